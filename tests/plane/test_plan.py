@@ -175,9 +175,10 @@ async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_membe
     await scene.add_on("base")
     await scene.add_on("shop", depends_on=("base",), objects=2)
     await scene.add_on("left", behaviour="LeavePolicies", objects=1)
-    await scene.member.client.patch(
-        CONFIG_MAPS, "shop-0", {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}, namespace=scene.on_member
-    )
+    await scene.add_on("tried", behaviour="RemovePolicies", objects=1)
+    patch = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+    for name in ("shop-0", "tried-0"):
+        await scene.member.client.patch(CONFIG_MAPS, name, patch, namespace=scene.on_member, field_manager="jane")
     for target, where in ((f"cluster/{scene.name}", scene.namespace), (scene.name, None)):
         seen = await command.foreseen(target, namespace=where)
         waves = {step["name"].partition("-")[0]: (step["wave"], step["effort"]) for step in seen["plan"]["steps"]}
@@ -185,10 +186,17 @@ async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_membe
             "ClusterProfile/shop": (1, "Enforce"),
             "ClusterProfile/base": (2, "Enforce"),
             "ClusterProfile/left": (1, "Leave"),
+            "ClusterProfile/tried": (1, "Try"),
         }
-        assert (seen["radius"]["objects"], seen["radius"]["staying"]) == (5, 1)
-        assert [item["object"]["name"] for item in seen["refusals"]] == ["shop-0"]
-        assert [item["object"]["name"] for item in seen["staying"]] == ["left-0"]
+        assert (seen["radius"]["objects"], seen["radius"]["staying"]) == (5, 2)
+        assert seen["refusals"] == []
+        [blocked] = seen["blocked"]
+        assert blocked["object"]["name"] == "shop-0"
+        assert blocked["why"] == (
+            f"blocked by label {DELETE_PROTECTION_LABEL}=Always, set by jane; to allow its deletion:"
+            f" unwind unprotect configmaps/shop-0 -n {scene.on_member} --cluster {namespace}/{scene.name}"
+        )
+        assert {item["object"]["name"] for item in seen["staying"]} == {"left-0", "tried-0"}
         assert not seen["requested"]
         assert [step.rpartition("-")[0] for step in seen["criticalPath"]] == [
             "ClusterProfile/shop",

@@ -17,6 +17,8 @@ INSTALL_FIELD_MANAGER = "unwind-install"
 """Field manager of `unwind install`."""
 RELEASE_FIELD_MANAGER = "unwind-release"
 """Field manager of `unwind release`. The ledger names it if no user was recorded."""
+PROTECT_FIELD_MANAGER = "unwind-protect"
+"""Field manager of `unwind protect`. Not the manager's: that removes labels that are not in its manifests."""
 GATE_FIELD_MANAGER = "unwind-gate"
 """Field manager of one condition of a Teardown. Another field manager owns the rest of the status, so neither removes
 the other's conditions."""

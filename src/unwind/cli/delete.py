@@ -127,10 +127,10 @@ async def delete(
 
 
 def refuse(seen: Foreseen, max_objects: int | None) -> None:
-    """Raise UnwindError if the deletion is refused or exceeds `max_objects`."""
-    if seen.refusals:
-        told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in seen.refusals[:_SHOWN])
-        more = f"; and {len(seen.refusals) - _SHOWN} more" if len(seen.refusals) > _SHOWN else ""
+    """Raise UnwindError if the deletion is refused, would be blocked, or exceeds `max_objects`."""
+    if refusals := (*seen.refusals, *seen.blocked):
+        told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in refusals[:_SHOWN])
+        more = f"; and {len(refusals) - _SHOWN} more" if len(refusals) > _SHOWN else ""
         raise UnwindError(f"cannot delete {seen.title}: {told}{more}")
     going = foreseen.total(seen)
     if max_objects is not None and going > max_objects:

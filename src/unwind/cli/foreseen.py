@@ -73,7 +73,8 @@ def document(foreseen: Foreseen) -> dict[str, Any]:
 def pictured(foreseen: Foreseen) -> Picture:
     """The preview as a picture: a column per wave, a box per step with its kinds; refusals are marked."""
     plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary(foreseen))
-    refusing = {told.object.uid: told.why for told in foreseen.refusals if told.object.uid}
+    holding = (*foreseen.refusals, *foreseen.blocked)
+    refusing = {told.object.uid: told.why for told in holding if told.object.uid}
 
     def with_details(box: Box) -> Box:
         refs = foreseen.objects.get(box.name, ())
@@ -85,6 +86,7 @@ def pictured(foreseen: Foreseen) -> Picture:
     )
     notes = [
         *(f"refused: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
+        *(f"blocked: {told.object}: {told.why}" for told in foreseen.blocked[:_SHOWN]),
         *_in_the_cloud(foreseen),
         *plain.notes,
         *(f"kept: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
@@ -108,6 +110,8 @@ def _steps(foreseen: Foreseen) -> Table:
 def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
     refusals = [f"{told.object}: {told.why}" for told in foreseen.refusals]
     yield "Refused, nothing would be deleted:", "bold red", refusals
+    blocked = [f"{told.object}: {told.why}" for told in foreseen.blocked]
+    yield "Blocked, the deletion waits for these:", "bold red", blocked
     yield "Cloud resources:", "bold", _in_the_cloud(foreseen)
     definitions = [
         f"{definition.name}: {_number(definition.resources)} custom resources"

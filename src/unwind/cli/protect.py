@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
-from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.names import DELETE_PROTECTION_LABEL, PROTECT_FIELD_MANAGER
 from unwind.api.resources import PERSISTENT_VOLUMES
 from unwind.cli import console
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
@@ -23,12 +24,14 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.members import finder
+from unwind.members.members import Members
 from unwind.protection import kinds
 from unwind.protection.kinds import disk_warning, not_against, unprotectable
 from unwind.protection.rules import FORBIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from unwind.kube.client import Object
@@ -40,9 +43,19 @@ Target = Annotated[
 ]
 Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
+OnCluster = Annotated[
+    str | None,
+    Parameter(
+        name="--cluster",
+        help="The member cluster of the object: NAME or NAMESPACE/NAME of its cluster object here.",
+    ),
+]
+
+_ON_MEMBER = "a DELETE by others on this member is not refused; install Unwind there with deletion protection"
 _BY = {
     enforcement.POLICY: "enforced by",
     enforcement.WEBHOOK: "enforced by",
+    enforcement.REMOVALS: "enforced by",
     enforcement.NOBODY: "not enforced",
     enforcement.NOT_KNOWN: "enforcement unknown",
 }
@@ -76,18 +89,20 @@ async def protect(
             negative="", help="Protect only while something depends on it: replicas, Pods, volumes, custom resources."
         ),
     ] = False,
+    cluster: OnCluster = None,
     output: Form = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Protect an object from deletion with the label policy.kruise.io/delete-protection.
 
-    Shows how the protection is enforced and what it does not protect against. Exits with 1 if nothing enforces it; the
-    label is set all the same.
+    Shows how the protection is enforced and what it does not protect against. With --cluster, the object is on a
+    member: everything that Unwind removes from there respects the label. Exits with 1 if nothing enforces it; the label
+    is set all the same.
     """
     word = DeleteProtection.CASCADING if cascading else DeleteProtection.ALWAYS
-    async with _client(kubeconfig, context) as client:
-        named, kind = await _meant(client, target, namespace)
+    async with _client(kubeconfig, context, cluster) as client:
+        named, kind = await _meant(client, target, namespace, member=bool(cluster))
         _refuse_empty(kind, word)
         found = await _found(client, named)
         read = msgspec.convert(found["metadata"], ObjectMeta)
@@ -102,7 +117,7 @@ async def protect(
             object=ref_of(named.resource, read),
             label=word.value,
             before=read.labels.get(DELETE_PROTECTION_LABEL, ""),
-            enforced=await enforced(client, kind, word),
+            enforced=await _enforced(client, kind, word, member=bool(cluster)),
             now=refusal,
             not_known=not_known,
             not_against=tuple(not_against(kind, word, owners=[f"{it.kind} {it.name}" for it in read.owner_references])),
@@ -123,13 +138,17 @@ async def unprotect(
     /,
     *,
     namespace: Place = None,
+    cluster: OnCluster = None,
     output: Form = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Remove the label policy.kruise.io/delete-protection from an object, so that it can be deleted."""
-    async with _client(kubeconfig, context) as client:
-        named, _ = await _meant(client, target, namespace)
+    """Remove the label policy.kruise.io/delete-protection from an object, so that it can be deleted.
+
+    A removal that waits for the object continues at once.
+    """
+    async with _client(kubeconfig, context, cluster) as client:
+        named, _ = await _meant(client, target, namespace, member=bool(cluster))
         read = await _read(client, named)
         before = read.labels.get(DELETE_PROTECTION_LABEL, "")
         if DELETE_PROTECTION_LABEL in read.labels:
@@ -145,12 +164,30 @@ async def unprotect(
     _show_now(told)
 
 
-def _client(kubeconfig: Path | None, context: str | None) -> Client:
-    return Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-protect")
+@asynccontextmanager
+async def _client(kubeconfig: Path | None, context: str | None, cluster: str | None) -> AsyncIterator[Client]:
+    """A client of this cluster, or of one of its members."""
+    connection = kubeconfigs.load(kubeconfig, context=context)
+    async with Client(connection, user_agent="unwind-protect") as client:
+        if cluster is None:
+            yield client
+            return
+        async with Members(client) as fleet:
+            target = await finder.called(client, Discovery(client), cluster)
+            async with fleet.member(target) as member:
+                yield member.client
 
 
-async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, ProtectedKind]:
-    where = namespace or client.connection.namespace
+async def _enforced(client: Client, kind: ProtectedKind, word: DeleteProtection, *, member: bool) -> Enforced:
+    found = await enforced(client, kind, word)
+    if member and found.way == enforcement.NOBODY:
+        return Enforced(way=enforcement.REMOVALS, by="Unwind's own removals", note=_ON_MEMBER)
+    return found
+
+
+async def _meant(client: Client, target: str, namespace: str | None, *, member: bool) -> tuple[Named, ProtectedKind]:
+    # The namespace of a member's kubeconfig context is not the user's choice.
+    where = namespace or ("default" if member else client.connection.namespace)
     named = await discovery.resolve(Discovery(client), target, namespace=where)
     it = named.resource
     kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
@@ -195,7 +232,9 @@ async def _label(client: Client, named: Named, read: ObjectMeta, value: str | No
     # uid as precondition: the object may have been recreated. No resourceVersion: only our own label is written.
     patch: Object = {"metadata": {"uid": read.uid, "labels": {DELETE_PROTECTION_LABEL: value}}}
     try:
-        await client.patch(named.resource, named.name, patch, namespace=named.where)
+        await client.patch(
+            named.resource, named.name, patch, namespace=named.where, field_manager=PROTECT_FIELD_MANAGER
+        )
     except (NotFoundError, ConflictError) as error:
         raise UnwindError(f"cannot label {named}: it was deleted or recreated", remedy="check it and retry") from error
 

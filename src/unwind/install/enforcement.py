@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-POLICY, WEBHOOK, NOBODY, NOT_KNOWN = "policy", "webhook", "nobody", "not known"
+POLICY, WEBHOOK, REMOVALS, NOBODY, NOT_KNOWN = "policy", "webhook", "removals", "nobody", "not known"
 _SWITCH = f"unwind run --feature-gates {FEATURE}=true"
 
 
@@ -35,7 +35,7 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True):
     """How the protection of an object is enforced."""
 
     way: str
-    """policy, webhook, nobody or not known."""
+    """policy, webhook, removals (on a member: only by Unwind's own removals), nobody or not known."""
     by: str = ""
     """The object in the cluster that enforces it."""
     note: str = ""

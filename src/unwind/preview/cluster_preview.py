@@ -19,6 +19,7 @@ from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Plan
+from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
 from unwind.karmada.unjoin_plan import steps_of
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
+    from unwind.protection.deleter import ProtectedObject
 
 # A profile may be on a thousand clusters: this many are read, of the others only the Inventories.
 LOOKED_AT = 20
@@ -170,7 +172,8 @@ async def _of_cluster(
         if policies.get(step.object.uid) is VolumePolicy.DELETE
         for item in entries[step.name]
     ]
-    seen = await look_at(places.fleet, target, going, emptied=emptied)
+    along_too = [item for step in made.steps if step.object.uid in takers for item in entries[step.name]]
+    seen = await look_at(places.fleet, target, going, emptied=emptied, along=along_too)
     for some in entries.values():
         some.extend(seen.claims_of(some))
     # An unknown value holds the whole plan.
@@ -310,7 +313,7 @@ async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[
         labels=metadata.labels,
         deletion_timestamp=str(metadata.deletion_timestamp) if metadata.terminating else None,
     )
-    return await expected_refusals.protected(here, [Content(resource, seen)])
+    return [Told(it.object, it.why) for it in await expected_refusals.protected(here, [Content(resource, seen)])]
 
 
 def _foreseen(
@@ -327,8 +330,11 @@ def _foreseen(
     # Removed objects are not counted, and claims of StatefulSets are only known now.
     steps = tuple(msgspec.structs.replace(step, objects=len(entries[step.name])) for step in made.steps)
     going = sum(step.objects for step in steps if step.name not in left)
+    tried = {step.name for step in made.steps if step.effort == Effort.TRY}
+    protection = [found for preview in seen for found in preview.protected]
+    spared = _spared([entry for name in tried for entry in entries[name]], protection)
     every = [
-        msgspec.structs.replace(entry, kept=True) if name in left else entry
+        msgspec.structs.replace(entry, kept=True) if name in left or entry.object.uid in spared else entry
         for name, some in entries.items()
         for entry in some
     ]
@@ -344,8 +350,9 @@ def _foreseen(
     unseen = [
         f"cannot read a member, so dependents there are unknown: {preview.unseen}" for preview in seen if preview.unseen
     ]
-    warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen)))
-    protected = [told for preview in seen for told in preview.protected]
+    # What a Namespace or CRD contains changes during the deletion.
+    emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]
+    warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen, *emptied_first)))
     return Foreseen(
         title=str(ref),
         target=ref,
@@ -355,19 +362,39 @@ def _foreseen(
         along=tuple(ref_to(content) for content in along),
         radius=blast_radius(every, custom_resources=resources, load_balancers=balancers),
         volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
-        refusals=(*refusals, *protected),
+        refusals=tuple(refusals),
+        blocked=tuple(
+            Told(it.object, it.why) for it in protection if it.object.uid not in spared and not it.by_contents
+        ),
         staying=tuple(
-            Told(entry.object, f"{name} is left in place" if name in left else _why_staying(entry))
+            Told(entry.object, spared.get(entry.object.uid) or _why_staying(entry, name if name in left else ""))
             for name, some in entries.items()
             for entry in some
-            if name in left or entry.adopted or entry.kept
+            if name in left or entry.adopted or entry.kept or entry.object.uid in spared
         ),
         warnings=warned,
         critical_path=critical_path(made),
     )
 
 
-def _why_staying(entry: Entry) -> str:
+def _spared(tried: Iterable[Entry], protection: Iterable[ProtectedObject]) -> dict[str, str]:
+    """Why objects of steps that are only tried stay, by uid: those that are protected, and the releases around them."""
+    held = {it.object.uid: it for it in protection}
+    release_of = HelmReleases(None).release_of
+    of = {entry.object.uid: release_of(entry) for entry in tried}
+    whole = {release: held[uid] for uid, release in of.items() if uid in held and release is not None}
+    found: dict[str, str] = {}
+    for uid, release in of.items():
+        if uid in held:
+            found[uid] = held[uid].why
+        elif release is not None and release in whole:
+            found[uid] = f"part of {release}, which stays: {whole[release].message}"
+    return found
+
+
+def _why_staying(entry: Entry, left: str) -> str:
+    if left:
+        return f"{left} is left in place"
     return (
         volume_claims.why_retained(entry)
         if volume_claims.retained(entry)

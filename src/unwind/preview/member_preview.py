@@ -9,24 +9,29 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
 from unwind.api.unwind import Entry
 from unwind.errors import UnwindError
+from unwind.inventory.inventories import Item
 from unwind.kube import decoding
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.members.contents import Content
 from unwind.preview import cloud_resources, expected_refusals
 from unwind.preview.cloud_resources import CloudResources
+from unwind.protection.deleter import ProtectedObject, look
 from unwind.removal import volume_claims
-from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from unwind.api.meta import ObjectRef
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
+
+
+_CONTAINERS = (NAMESPACES.kind, CUSTOM_RESOURCE_DEFINITIONS.kind)
 
 
 class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +42,8 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
     cloud: CloudResources = CloudResources()
     claims: tuple[Entry, ...] = ()
     """Claims of StatefulSets that are not in an Inventory yet."""
-    protected: tuple[Told, ...] = ()
+    protected: tuple[ProtectedObject, ...] = ()
+    """Objects that may not be deleted."""
     unseen: str = ""
     """Why it could not be read; empty if it was."""
 
@@ -52,15 +58,22 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_at(
-    fleet: Members, target: ClusterTarget, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()
+    fleet: Members,
+    target: ClusterTarget,
+    entries: Sequence[Entry],
+    *,
+    emptied: Iterable[Entry] = (),
+    along: Iterable[Entry] = (),
 ) -> MemberPreview:
     """The preview of these entries on a member. An unreachable member is reported and is no error. `emptied`: entries
-    of StatefulSets whose claims are deleted."""
+    of StatefulSets whose claims are deleted. `along`: entries whose foreign content is deleted along with them."""
     if not entries:
         return MemberPreview()
     try:
         async with fleet.member(target) as member:
-            return await _seen(member, entries, {entry.object.uid for entry in emptied})
+            seen = await _seen(member, entries, {entry.object.uid for entry in emptied})
+            protected = await _protected(member, target.ref, entries, along)
+            return msgspec.structs.replace(seen, protected=tuple(protected))
     except UnwindError as error:
         return MemberPreview(unseen=str(error))
 
@@ -84,8 +97,21 @@ async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[st
         except NotFoundError:
             continue  # already deleted
     cloud = await cloud_resources.look(member, [*refs, *(entry.object for entry in made if not entry.kept)])
-    protected = await expected_refusals.protected(member, await _labelled(member, entries))
-    return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
+    return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made))
+
+
+async def _protected(
+    member: Member, cluster: ObjectRef, entries: Sequence[Entry], along: Iterable[Entry]
+) -> list[ProtectedObject]:
+    """The objects that may not be deleted."""
+    found = await expected_refusals.protected(member, await _labelled(member, entries), cluster=cluster)
+    known = {item.object.uid for item in found}
+    for entry in along:
+        ref = entry.object
+        if ref.kind in _CONTAINERS and ref.uid not in known:
+            held = await look(member.client, Item("", "", entry).resource, ref, cluster=cluster)
+            found += [held] if held else []
+    return found
 
 
 async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:

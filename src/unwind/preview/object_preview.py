@@ -58,6 +58,8 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     volumes: tuple[BoundVolume, ...] = ()
     refusals: tuple[Told, ...] = ()
     """Expected refusals. If there are any, nothing is deleted."""
+    blocked: tuple[Told, ...] = ()
+    """Protected objects that the deletion waits for, while it removes others."""
     staying: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
     critical_path: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS, NAMESPACES, VA
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.protection import deleter
 from unwind.why import cluster_rules, holds, refusals
 from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, called
 from unwind.why.operators import behind_service, conversion_of, manager_runs
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Object
     from unwind.kube.discovery import Named
+    from unwind.protection.deleter import ProtectedObject
     from unwind.why.facts import ObjectSnapshot
     from unwind.why.reachable_clusters import ReachableCluster
 
@@ -158,8 +160,14 @@ class _Walk:
                 message = "its deletion was not requested yet; you are not allowed to check whether it would be denied"
                 return AnswerState.NOT_KNOWN, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
             return (AnswerState.NOT_KNOWN if refusals.unknowable(refusal) else AnswerState.REFUSED), [finding]
+        # On a member without admission policies only the label says that Unwind does not delete it.
+        held = await protection_of(place, look)
         if not told:
+            if held:
+                place.notes.append(f"Unwind does not delete it: {held.why}")
             return AnswerState.DELETABLE, []
+        if held:
+            return AnswerState.REFUSED, [refusals.protected(look, held, place.kubectl)]
         message = "its deletion was not requested yet and would be accepted"
         return AnswerState.GOING, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
 
@@ -241,6 +249,18 @@ class _Walk:
 
     def _add(self, remedy: Remedy, *, depth: int) -> None:
         self._remedies.setdefault(remedy.commands, (depth, remedy))
+
+
+async def protection_of(place: ReachableCluster, look: ObjectSnapshot) -> ProtectedObject | None:
+    """Why Unwind does not delete an object; None if it would."""
+    thing = look.thing
+    if not deleter.labelled(look.labels):
+        return None
+    try:
+        return await deleter.look(place.client, thing.resource, thing.ref, cluster=place.ref)
+    except UnwindError as error:
+        place.unseen(f"what protects {thing}", error)
+        return None
 
 
 def verdict(subject: str, thing: Thing, state: AnswerState, chain: list[Link]) -> str:

@@ -36,14 +36,16 @@ class ReachableCluster:
         name: str = "",
         fleet: Members | None = None,
         notes: list[str] | None = None,
+        ref: ObjectRef | None = None,
     ) -> None:
         """`name`: its display name, if it is not the cluster that the user asked about. `fleet`: connects to its
-        members; None for a member."""
+        members; None for a member. `ref`: the object that represents a member."""
         self.client = client
         self.discovery = discovery or Discovery(client)
         self.kubectl = kubectl or Kubectl()
         self.name = name
         self.fleet = fleet
+        self.ref = ref
         self.notes: list[str] = [] if notes is None else notes
         """What could not be read, shared by all clusters of one diagnosis."""
         self.workloads: tuple[Workload, ...] | None = None
@@ -73,6 +75,7 @@ class ReachableCluster:
                 kubectl=reaching(anchor, self.kubectl),
                 name=str(anchor),
                 notes=self.notes,
+                ref=anchor.ref,
             )
 
 

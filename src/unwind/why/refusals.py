@@ -21,6 +21,7 @@ from unwind.why.holds import started
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from unwind.protection.deleter import ProtectedObject
     from unwind.why.answers import Kubectl
     from unwind.why.facts import ObjectSnapshot
 
@@ -221,6 +222,21 @@ def _no_right(look: ObjectSnapshot, user: str, verb: str, kubectl: Kubectl) -> F
 
 
 # Deletion protection
+
+
+def protected(look: ObjectSnapshot, held: ProtectedObject, kubectl: Kubectl) -> Finding:
+    """An object that the API server would delete, but Unwind does not, because of its label."""
+    off = Remedy(
+        commands=kubectl.lines(_unlabelled(look.thing, kubectl)),
+        effect=Effect.DELETES,
+        about="removes the protection, and Unwind then deletes it, although a user chose to keep it",
+    )
+    return Finding(
+        reason=held.reason,
+        message=held.why,
+        actor="the user who protected it",
+        remedies=(off,) if held.command else (),
+    )
 
 
 def _protected(look: ObjectSnapshot, text: str, kubectl: Kubectl) -> Finding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.removals import Scene, Told, everything_by, stateful_set, until_claimed
+from tests.plane.support.removals import RemovalLog, RemovalScene, everything_by, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import DELETE_PROTECTION_LABEL, SCALE_TO_ZERO_ANNOTATION
 from unwind.api.resources import (
@@ -37,16 +37,18 @@ if TYPE_CHECKING:
 ALWAYS = {"labels": {DELETE_PROTECTION_LABEL: "Always"}}
 
 
-async def label(scene: Scene, resource: Resource, ref: ObjectRef, value: str | None, *, by: str = "jane") -> None:
+async def label(
+    scene: RemovalScene, resource: Resource, ref: ObjectRef, value: str | None, *, by: str = "jane"
+) -> None:
     patch = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: value}}}
     await scene.client.patch(resource, ref.name, patch, namespace=ref.namespace or None, field_manager=by)
 
 
 @asynccontextmanager
-async def held(scene: Scene, *parts: str, **more: Any) -> AsyncIterator[tuple[Removal, str]]:
+async def held(scene: RemovalScene, *parts: str, **more: Any) -> AsyncIterator[tuple[Removal, str]]:
     """A removal that waits and says all of this. When the body has ended, it is expected to complete."""
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, **more) as removal, asyncio.timeout(90), asyncio.TaskGroup() as group:
         running = group.create_task(removal.run())
         said = await told.until(*parts)
@@ -55,13 +57,15 @@ async def held(scene: Scene, *parts: str, **more: Any) -> AsyncIterator[tuple[Re
         await running
 
 
-def sent(scene: Scene, ref: ObjectRef) -> list[Any]:
+def sent(scene: RemovalScene, ref: ObjectRef) -> list[Any]:
     """All DELETE requests for an object, including those that the API server did not accept."""
     entries = scene.cluster.audit.entries(verbs=("delete",))
     return [it for it in entries if (it.object_ref.namespace, it.object_ref.name) == (ref.namespace, ref.name)]
 
 
-async def test_a_protected_object_holds_the_removal_by_name_until_its_label_is_removed(scene: Scene, room: str) -> None:
+async def test_a_protected_object_holds_the_removal_by_name_until_its_label_is_removed(
+    scene: RemovalScene, room: str
+) -> None:
     namespace = await scene.namespace(room)
     precious = await scene.config_map(room, "precious")
     other = await scene.config_map(room, "other")
@@ -79,7 +83,9 @@ async def test_a_protected_object_holds_the_removal_by_name_until_its_label_is_r
     assert removal.removed == {namespace.uid, precious.uid, other.uid}
 
 
-async def test_a_removal_that_only_tries_leaves_a_protected_object_and_records_it(scene: Scene, room: str) -> None:
+async def test_a_removal_that_only_tries_leaves_a_protected_object_and_records_it(
+    scene: RemovalScene, room: str
+) -> None:
     namespace = await scene.namespace(room, key="namespace")
     precious = await scene.config_map(room, "precious", key="precious")
     await scene.config_map(room, "other", key="other")
@@ -96,7 +102,7 @@ async def test_a_removal_that_only_tries_leaves_a_protected_object_and_records_i
 
 
 @pytest.mark.parametrize("keep", [False, True])
-async def test_an_unknown_value_protects(scene: Scene, room: str, keep: bool) -> None:
+async def test_an_unknown_value_protects(scene: RemovalScene, room: str, keep: bool) -> None:
     await scene.cluster.create_namespace(room)
     precious = await scene.config_map(
         room, "precious", metadata={"labels": {DELETE_PROTECTION_LABEL: "alwys"}}, key="p"
@@ -114,7 +120,7 @@ async def test_an_unknown_value_protects(scene: Scene, room: str, keep: bool) ->
     assert await scene.there(CONFIG_MAPS, precious) is keep
 
 
-async def test_a_label_that_is_set_between_the_decision_and_the_delete_is_seen(scene: Scene, room: str) -> None:
+async def test_a_label_that_is_set_between_the_decision_and_the_delete_is_seen(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     precious = await scene.config_map(room, "precious")
     set_once: list[bool] = []
@@ -136,7 +142,7 @@ async def test_a_label_that_is_set_between_the_decision_and_the_delete_is_seen(s
     assert not await scene.there(CONFIG_MAPS, precious)
 
 
-async def test_nothing_of_a_protected_workload_is_changed(scene: Scene, room: str) -> None:
+async def test_nothing_of_a_protected_workload_is_changed(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     web = await scene.deployment(room, "web", replicas=2)
     patch = {"metadata": {"annotations": {SCALE_TO_ZERO_ANNOTATION: "true"}}}
@@ -149,7 +155,7 @@ async def test_nothing_of_a_protected_workload_is_changed(scene: Scene, room: st
     assert not await scene.there(DEPLOYMENTS, web)
 
 
-async def test_a_cascading_namespace_waits_for_its_pods(scene: Scene, room: str) -> None:
+async def test_a_cascading_namespace_waits_for_its_pods(scene: RemovalScene, room: str) -> None:
     namespace = await scene.namespace(room)
     await label(scene, NAMESPACES, namespace, "Cascading")
     pod = {"metadata": {"name": "theirs", "namespace": room}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
@@ -161,7 +167,7 @@ async def test_a_cascading_namespace_waits_for_its_pods(scene: Scene, room: str)
     assert not await scene.there(NAMESPACES, namespace)
 
 
-async def test_a_cascading_definition_goes_after_the_resources_of_the_same_step(scene: Scene, room: str) -> None:
+async def test_a_cascading_definition_goes_after_the_resources_of_the_same_step(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     group = f"{room}.dev"
     gadgets = await scene.definition(group, key="crd")
@@ -172,7 +178,7 @@ async def test_a_cascading_definition_goes_after_the_resources_of_the_same_step(
     assert (removal.progress.removed, removal.progress.left) == (2, 0)
 
 
-async def test_a_namespace_is_not_deleted_along_with_a_protected_object(scene: Scene, room: str) -> None:
+async def test_a_namespace_is_not_deleted_along_with_a_protected_object(scene: RemovalScene, room: str) -> None:
     namespace = await scene.namespace(room)
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": room, **ALWAYS}}
     theirs = scene.enter(CONFIG_MAPS, await scene.client.create(CONFIG_MAPS, body), key="theirs")
@@ -185,7 +191,7 @@ async def test_a_namespace_is_not_deleted_along_with_a_protected_object(scene: S
     assert not await scene.there(NAMESPACES, namespace)
 
 
-async def test_objects_without_the_label_are_not_read(scene: Scene, room: str) -> None:
+async def test_objects_without_the_label_are_not_read(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await everything_by([scene.config_map(room, f"c-{number}") for number in range(200)])
     precious = await scene.config_map(room, "precious", metadata=ALWAYS)
@@ -195,7 +201,7 @@ async def test_objects_without_the_label_are_not_read(scene: Scene, room: str) -
     assert [it.object_ref.name for it in requests if it.verb == "get"] == [precious.name]
 
 
-async def test_the_claims_of_a_protected_set_stay_with_it(scene: Scene, room: str) -> None:
+async def test_the_claims_of_a_protected_set_stay_with_it(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     db = await scene.put(STATEFUL_SETS, stateful_set(room, "db", replicas=1), key="db")
     await until_claimed(scene.client, room, "data-db-0")
