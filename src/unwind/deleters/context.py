@@ -111,7 +111,10 @@ class DeleteContext:
             if isinstance(client, kind):
                 return client
         has = ", ".join(type(client).__name__ for client in self._clients) or "none"
-        raise UnwindError(f"cannot delete {self.ref}: no client of type {kind.__name__}", remedy=f"available: {has}")
+        raise UnwindError(
+            f"cannot delete {self.ref}: no client of type {kind.__name__}",
+            remedy=f"fix the deleter: the clients of this kind are {has}",
+        )
 
     async def changes(self, resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Event:
         """An event that is set when one of these objects changes, for `raise Again(…, until=…)`.

@@ -220,7 +220,7 @@ class _Deployment:
             raise
         revisions = await self._ours()
         if not revisions:
-            raise TransientError(f"{self._chart.source} was deleted after its deployment")
+            raise TransientError(f"the release of {self._chart.source} was deleted while it was deployed; will retry")
         objects = await self._confirm(revisions, wanted)
         return Deployed(revisions[-1].release, changed=True, objects=objects, taken_from=taken_from)
 

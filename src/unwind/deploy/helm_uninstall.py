@@ -135,7 +135,7 @@ class _Uninstallation:
             # Helm uninstalls a release in any status (pending, failed, uninstalling), so nothing else is corrected.
             await release_secrets.forget(self._member.client, last, [*gone, *others])
             _log.info("objects removed from release", release=str(self._release), objects=len(gone) + len(others))
-            raise Again(f"{self._release} was corrected before the uninstall", after=0)
+            raise Again(f"the objects of others were taken out of {self._release}; its uninstall continues", after=0)
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
         # Helm does not check which cluster answers.
         await self._member.verify()

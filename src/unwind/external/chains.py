@@ -159,7 +159,10 @@ class Chains:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TransientError(f"the deleters of {ref} timed out after {_WITHIN:.0f}s", pace=Pace.SLOW) from None
+            raise TransientError(
+                f"the deleters of {ref} timed out after {_WITHIN:.0f}s; list them with `unwind deleters`, will retry",
+                pace=Pace.SLOW,
+            ) from None
 
     def _context(self, resource: Resource, ref: ObjectRef, obj: Object, *clients: object) -> DeleteContext:
         return DeleteContext(

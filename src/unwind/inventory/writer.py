@@ -172,7 +172,7 @@ class Records:
             self._chunks[name] = msgspec.convert(written, Inventory)
             return True
         if found is None or found.metadata.uid != chunk.metadata.uid:
-            raise SealedError(f"cannot deploy {self._owner}: Inventory {name} was deleted")
+            raise SealedError(f"cannot deploy {self._owner}: its Inventory {name} was deleted meanwhile")
         self._check(found)
         self._chunks[name] = found
         return False

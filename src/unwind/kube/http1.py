@@ -259,7 +259,7 @@ class Wire(asyncio.Protocol):
         except BrokenError as broken:
             error = broken
         if error is None and not self._parser.should_keep_alive():
-            error = BrokenError("the server closes the connection after each response")
+            error = BrokenError("the server, or a proxy before it, closes the connection after each response")
         if error:
             self._break(error)
         elif self._checking and not self._checking.done():

@@ -236,7 +236,7 @@ class HttpTransport:
                 return _RefusedError(reply)
             wire.cluster = found = _uid(reply)
             if not found:
-                return BrokenError(f"cannot verify which cluster answered (status {reply.status})")
+                return BrokenError(f"cannot verify which cluster answered: GET {_IDENTITY} returned {reply.status}")
             if found != self._cluster:
                 return AnotherClusterError(self.connection.server, found=found, expected=self._cluster)
             return None

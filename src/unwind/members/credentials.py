@@ -96,7 +96,9 @@ def _by_kubeconfig(target: ClusterTarget, data: dict[str, str], name: str) -> Cl
 
 def _by_token(target: ClusterTarget, endpoint: APIEndpoint, data: dict[str, str], name: str) -> ClusterConnection:
     if not endpoint.server:
-        raise UnreachableError(f"cannot connect to {target}: it has no API server address")
+        raise UnreachableError(
+            f"cannot connect to {target}: it has no API server address", remedy="set its spec.apiEndpoint"
+        )
     if TOKEN_KEY not in data:
         raise UnreachableError(f"cannot connect to {target}: {name} has no key {TOKEN_KEY!r}")
     try:

@@ -67,7 +67,9 @@ class ReachableCluster:
     async def reached(self, anchor: ClusterTarget) -> AsyncIterator[ReachableCluster]:
         """The member at this anchor. Raises UnwindError if it is unreachable."""
         if self.fleet is None:
-            raise UnwindError(f"cannot connect to {anchor} from a member")
+            raise UnwindError(
+                f"cannot connect to {anchor}: no credentials for members are read here", remedy="use its own --context"
+            )
         async with self.fleet.member(anchor) as member:
             yield ReachableCluster(
                 member.client,

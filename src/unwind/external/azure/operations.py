@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.names import MEMO_ANNOTATION, Reason
+from unwind.api.names import MEMO_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Reason
 from unwind.deleters.outcomes import Again, Gone, Pace, PermanentError, TransientError
 from unwind.external.azure import arm_responses
 from unwind.external.azure.resource_ids import ArmId
@@ -209,7 +209,8 @@ class AzureRemoval:
             raise PermanentError(
                 f"cannot complete the deletion of {self._id}: it was verified absent, but has been created again",
                 reason=Reason.HELD,
-                remedy="set the delete policy to detach-on-delete to keep it, or remove the memo annotations",
+                remedy=f"annotate the object with {RECONCILE_POLICY_ANNOTATION}=detach-on-delete to keep it, or remove "
+                f"the annotations {MEMO_ANNOTATION}* to delete it again",
             )
         if seen.presence is Presence.UNKNOWN:
             raise reply.error(f"cannot determine whether {self._id} is still absent", self._ctx.clock.now())
