@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.resources import Resource
+from unwind.concurrency import SingleFlight
 from unwind.errors import UnwindError, UsageError
 from unwind.kube.errors import UnreadableError
 
@@ -163,22 +163,22 @@ class Discovery:
         self._client = client
         self._kinds: list[ServedKind] = []
         self._silent: list[str] = []
-        self._reading = asyncio.Lock()
+        self._reading: SingleFlight[None] = SingleFlight()
 
     async def kinds(self, *, anew: bool = False) -> list[ServedKind]:
-        """All served resources, in the server's order of preference."""
-        known = self._kinds
-        async with self._reading:
-            # Another task may have read them while this one waited.
-            if not self._kinds or (anew and self._kinds is known):
-                bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
-                try:
-                    groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise UnreadableError(f"cannot decode the API discovery document ({error})") from error
-                self._kinds = list(_kinds(groups))
-                self._silent = list(_silent(groups))
+        """All served resources, in the server's order of preference. `anew`: as read after this call began."""
+        if anew or not self._kinds:
+            await self._reading.ask("", self._read)
         return self._kinds
+
+    async def _read(self) -> None:
+        bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
+        try:
+            groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UnreadableError(f"cannot decode the API discovery document ({error})") from error
+        self._kinds = list(_kinds(groups))
+        self._silent = list(_silent(groups))
 
     async def silent(self) -> list[str]:
         """API versions whose servers do not answer, as `version.group`: their objects are unknown."""

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from unwind.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, Resource
 from unwind.errors import UnwindError
-from unwind.kube.discovery import ServedKind, choose, split
+from unwind.kube.discovery import Discovery, ServedKind, choose, split
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
 
 OTHER_EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CAPI = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
@@ -66,3 +72,33 @@ def test_what_is_no_kind_and_name_is_refused_with_an_example(text: str) -> None:
 
 def test_a_name_may_have_dots() -> None:
     assert split("crd/pools.example.dev") == ("crd", "pools.example.dev")
+
+
+class _SlowServer:
+    """Answers discovery requests when it is told to, and counts them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = asyncio.Event()
+
+    async def raw(self, path: str, *, accept: str) -> bytes:
+        self.asked += path == "/api"
+        await self.answer.wait()
+        return b'{"items": [{"versions": [{"version": "v1", "resources": [{"resource": "things"}]}]}]}'
+
+
+async def test_what_is_read_anew_was_read_after_the_call_began() -> None:
+    server = _SlowServer()
+    discovery = Discovery(cast("Client", server))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(discovery.kinds(anew=True))
+        while not server.asked:
+            await asyncio.sleep(0)
+        # The first reading is under way and may miss what exists by now.
+        later = [tasks.create_task(discovery.kinds(anew=True)) for _ in range(3)]
+        await asyncio.sleep(0)
+        server.answer.set()
+    assert server.asked == 2
+    assert all(task.result() for task in later)
+    await discovery.kinds()
+    assert server.asked == 2
