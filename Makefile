@@ -72,6 +72,7 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.picturing
 	@$(BIN)/python -m bench.deleting
 	@$(BIN)/python -m bench.addons
+	@$(BIN)/python -m bench.namespaces
 	@$(BIN)/python -m bench.clusters
 	@$(BIN)/python -m bench.gating
 	@$(BIN)/python -m bench.letting_go

@@ -91,7 +91,12 @@ class Bare:
 
     async def delete(self, where: str, uid: str) -> None:
         namespace, name = where.split("/")
-        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        await self._delete(f"/api/v1/namespaces/{namespace}/configmaps/{name}", uid)
+
+    async def delete_namespace(self, name: str, uid: str) -> None:
+        await self._delete(f"/api/v1/namespaces/{name}", uid)
+
+    async def _delete(self, path: str, uid: str) -> None:
         async with self._session.delete(path, json={"preconditions": {"uid": uid}}) as answer:
             await answer.read()
             assert answer.status == 200

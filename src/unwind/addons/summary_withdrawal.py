@@ -126,7 +126,7 @@ class SummaryWithdrawal:
         if key and summary and summary.metadata.uid == uid:
             self._enqueue(key)
             it = self._withdrawals.get(uid)
-            if it and it.absent and not it.done:
+            if it and it.passed and not it.done:
                 # Its dependencies need not wait until the status is written.
                 self.enqueue_dependencies(summary)
 
@@ -136,7 +136,7 @@ class SummaryWithdrawal:
             dependent
             for dependent in dependents(summary, self._caches.needing, self._caches.needed)
             if Finalizer.SUMMARY in dependent.metadata.finalizers
-            and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
+            and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.passed)
         ]
 
     def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
@@ -149,7 +149,16 @@ class SummaryWithdrawal:
             now = self._caches.profile_of_summary(summary)
             return volume_policy(now.metadata.annotations if now else None)
 
-        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
+        return self._withdrawals.begin(
+            uid,
+            cluster,
+            target,
+            manner,
+            free=free,
+            awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(summary)),
+            take_along=along,
+            volumes=volumes,
+        )
 
     async def _take_back(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner) -> None:
         uid = summary.metadata.uid

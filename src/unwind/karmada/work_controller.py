@@ -171,8 +171,8 @@ class WorkController(Controller["Key"]):
         work = self._caches.works.cache.get(key) if key else None
         if not (key and it and work and work.metadata.uid == uid):
             return
-        self._queue.add_after(key, 0 if it.absent or it.error else WORTH_TELLING)
-        if it.absent and not it.done:
+        self._queue.add_after(key, 0 if it.passed or it.error else WORTH_TELLING)
+        if it.passed and not it.done:
             self._enqueue_dependencies(work)  # its dependencies need not wait for the status write
 
     def _enqueue_all(self) -> None:

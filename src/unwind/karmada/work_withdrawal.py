@@ -101,7 +101,7 @@ class Withdrawing:
         return [
             dependent
             for dependent in dependents(work, self._caches.needing, self._caches.needed)
-            if not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
+            if not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.passed)
         ]
 
     def _volumes(self, work: Work) -> VolumePolicy | Unknown:
@@ -116,6 +116,7 @@ class Withdrawing:
             work.metadata.namespace,
             target,
             manner,
+            awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(work)),
             take_along=takes_along(work),
             volumes=lambda: self._volumes(work),
             why=(Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 from typing import TYPE_CHECKING, Self
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 RECENT = 2.0
 """Seconds for which an answer of a member is reused: any request may fail a moment later anyway."""
+
+# Each namespace is dozens of lists.
+_LISTED_AT_ONCE = 2
 
 
 class Member:
@@ -51,6 +55,8 @@ class Member:
         self.watches = Watches(client, cluster=system_uid, clock=clock, troubled=troubled)
         self.discovery = Discovery(client)
         self.resolver = Resolver(client, discovery=self.discovery, remembers=RECENT, clock=clock)
+        self.listing = asyncio.Semaphore(_LISTED_AT_ONCE)
+        """For callers that list whole namespaces repeatedly."""
 
     async def __aenter__(self) -> Self:
         await self.watches.__aenter__()

@@ -51,6 +51,22 @@ def graph(plan: Plan) -> dict[str, tuple[str, ...]]:
     return {step.name: tuple(dict.fromkeys(need for need in step.needs if need in names)) for step in plan.steps}
 
 
+def dependencies(plan: Plan) -> dict[str, set[str]]:
+    """For each step all steps that it depends on, directly or indirectly."""
+    needs = graph(plan)
+    below: dict[str, set[str]] = {}
+    for name in needs:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for need in needs[waiting.pop()]:
+                if need not in found:
+                    found.add(need)
+                    waiting.append(need)
+        below[name] = found
+    return below
+
+
 def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
     """The strongly connected components of these names and their dependencies, each after its dependents.
 

@@ -73,6 +73,11 @@ async def until_gone(member: Member, uids: Collection[str], namespaces: Collecti
 
 async def _wait_for(member: Member, left: list[Content]) -> None:
     message = f"waiting for the garbage collector to delete dependents: {contents.named(left, shown=_SHOWN)}"
+    raise Again(message, until=await absences(member, left), after=_LOOK_AGAIN)
+
+
+async def absences(member: Member, left: list[Content]) -> Several:
+    """The absence of these objects, of many only the first."""
     several = Several()
     try:
         for content in left[:_AT_ONCE]:
@@ -90,4 +95,4 @@ async def _wait_for(member: Member, left: list[Content]) -> None:
     except BaseException:
         several.close()
         raise
-    raise Again(message, until=several, after=_LOOK_AGAIN)
+    return several

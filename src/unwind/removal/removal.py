@@ -11,7 +11,7 @@ from unwind.api.annotation_values import retained
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
 from unwind.api.resources import NAMESPACES, STATEFUL_SETS
-from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
+from unwind.api.unwind import BLOCKERS_SHOWN, INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited, to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
@@ -22,9 +22,11 @@ from unwind.deleters.registry import DeleterRegistry
 from unwind.inventory.inventories import Notes, items
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.workqueue import JITTER
+from unwind.members.contents import Content
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
-from unwind.removal import owned_objects, volume_claims
+from unwind.removal import empty_namespaces, owned_objects, volume_claims
+from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.order import BUILT_IN, Stage, order, stage
 from unwind.removal.releases import has_a_say, keep_taken, last_first
@@ -69,6 +71,9 @@ class RemovalProgress(msgspec.Struct):
     over: bool = False
     """Whether every object is removed or left, and only the write is missing. Nothing waits for that write
     (docs/architecture.md, Events drive, timers insure)."""
+    passed: bool = False
+    """Whether the steps that come next may start: every object is removed or left, or is an empty Namespace that only
+    waits for Kubernetes."""
 
 
 class Removal:
@@ -89,6 +94,7 @@ class Removal:
         discarded: bool = False,
         keep_protected: bool = False,
         releases: Releases | None = None,
+        awaited: Callable[[], bool] = lambda: False,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
         troubled: Callable[[Exception], None] = lambda _: None,
@@ -97,11 +103,11 @@ class Removal:
         """`chunks`: the sealed inventory of the owner. `only`: the keys of the entries to remove, if not all; then the
         inventory need not be sealed. `discarded`: the caller deletes the inventory if nothing was left, so removed
         objects need not be written into it. `keep_protected`: leave objects that are protected by their label, and
-        write them into the ledger; otherwise the removal waits until they are not protected any more. `going`: the
-        owners whose objects are removed at the same time. The removal waits for them, so no owner that waits for this
-        one may be among them. `changed`: called whenever `progress` changes. `releases`: uninstalls objects that were
-        deployed as a unit, such as Helm releases. `volumes`: the policy for claims of StatefulSets; while it is
-        unknown, nothing is deleted."""
+        write them into the ledger; otherwise the removal waits until they are not protected any more. `awaited`:
+        whether another step waits for this one. `going`: the owners whose objects are removed at the same time. The
+        removal waits for them, so no owner that waits for this one may be among them. `changed`: called whenever
+        `progress` changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases.
+        `volumes`: the policy for claims of StatefulSets; while it is unknown, nothing is deleted."""
         self.progress = RemovalProgress()
         self._member = member
         self._inventories = inventories
@@ -115,6 +121,11 @@ class Removal:
         self._troubled = troubled
         self._clock = clock
         self._releases = releases
+        self._awaited = awaited
+        self._empty: set[ObjectRef] = set()
+        """Empty Namespaces that only wait for Kubernetes."""
+        self._all_empty = False
+        """Whether all Namespaces are removed, left or empty."""
         self._removed: dict[str, ObjectRef] = {}
         self._sets_left: set[tuple[str, str]] = set()
         """The StatefulSets that stay, by namespace and name."""
@@ -223,6 +234,9 @@ class Removal:
             of_stage = [item for item in todo if stage(item, facts) is now]
             if now is Stage.CLAIMS:
                 of_stage = self._without_used(of_stage)
+            if now is Stage.NAMESPACES:
+                await self._remove_namespaces(order(of_stage, facts))
+                continue
             for together in order(of_stage, facts):
                 await self._remove_together(together, note=now not in _OWNING)
             if now in _OWNING:
@@ -327,6 +341,45 @@ class Removal:
         async with asyncio.TaskGroup() as group:
             for item in together:
                 group.create_task(self._remove(item, volumes.get(item.entry.object.uid), note=note))
+
+    async def _remove_namespaces(self, groups: list[list[Item]]) -> None:
+        """Remove Namespaces. Each group starts when those of the group before are gone, kept or empty."""
+        async with asyncio.TaskGroup() as group:
+            for number, together in enumerate(groups, start=1):
+                # Without anything that waits for them, their content is not listed.
+                awaited = number < len(groups) or self._awaited()
+                for passed in [self._remove_namespace(group, item, awaited=awaited) for item in together]:
+                    await passed.wait()
+            self._all_empty = True
+            self._check_passed()
+
+    def _remove_namespace(self, group: asyncio.TaskGroup, item: Item, *, awaited: bool) -> asyncio.Event:
+        """Start the removal of a Namespace. The event is set when it is gone, kept or empty."""
+        passed = asyncio.Event()
+        removing = group.create_task(self._remove(item, None, note=True))
+        removing.add_done_callback(lambda _: passed.set())
+        if awaited:
+            following = group.create_task(self._follow_namespace(item.entry.object, passed))
+            removing.add_done_callback(lambda _: following.cancel())
+        return passed
+
+    async def _follow_namespace(self, ref: ObjectRef, passed: asyncio.Event) -> None:
+        """Report when a Namespace is empty, and name objects that appear in it later. Runs until cancelled."""
+        member, late = self._member, list[Content]()
+        await self._retry_silently(lambda: empty_namespaces.until_empty(member, ref))
+        self._empty.add(ref)
+        self._set_wait(ref, Waiting(f"{ref} is empty and waits for Kubernetes to finalize it"))
+        passed.set()
+        self._check_passed()
+        try:
+            while True:
+                found = await self._retry_silently(lambda late=late: empty_namespaces.until_refilled(member, ref, late))  # type: ignore[misc]
+                self._forget_waits(late)
+                late = found
+                for content in late[:BLOCKERS_SHOWN]:
+                    self._set_wait(ref_to(content), Waiting(f"{content} was created after the deletion of {ref} began"))
+        finally:
+            self._forget_waits(late)
 
     async def _remove(self, item: Item, volume: volume_claims.Volume | None, *, note: bool) -> None:
         """Remove one object, until it is verified absent or kept."""
@@ -438,6 +491,7 @@ class Removal:
     def _done(self, item: Item, *, left: bool = False) -> None:
         ref = item.entry.object
         self.progress.waits.pop(ref, None)
+        self._empty.discard(ref)
         if left:
             self.progress.left += 1
             if (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
@@ -446,7 +500,14 @@ class Removal:
             self.progress.removed += 1
             if ref.uid:
                 self._removed[ref.uid] = ref
+        self._check_passed()
         self._changed()
+
+    def _check_passed(self) -> None:
+        it = self.progress
+        if self._all_empty and not it.passed and it.removed + it.left + len(self._empty) == it.total:
+            it.passed = True
+            self._changed()
 
     def _add(self, found: list[Item]) -> list[Item]:
         self.progress.total += len(found)
@@ -456,6 +517,11 @@ class Removal:
         self.progress.waits[ref] = what
         if ref in self._doubts and isinstance(what, Failed):
             self._doubts[ref].set()
+        self._changed()
+
+    def _forget_waits(self, those: Iterable[Content]) -> None:
+        for content in those:
+            self.progress.waits.pop(ref_to(content), None)
         self._changed()
 
     def _write_failed(self, chunk: str, error: Exception) -> None:
@@ -476,6 +542,9 @@ class Removal:
         if self.progress.waits.pop(about, None):
             self._changed()
         return done
+
+    async def _retry_silently(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await retry_until_done(work, clock=self._clock, chance=self._jitter, say=lambda _: None)
 
 
 async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:

@@ -17,6 +17,7 @@ from unwind.errors import UnwindError
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import WORTH_TELLING
 from unwind.kube.workqueue import JITTER
+from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import PlanProgress
 from unwind.teardown import release
 from unwind.teardown import status as teardown_status
@@ -24,7 +25,7 @@ from unwind.teardown.status import StepView, TeardownProgress
 from unwind.teardown.step_runner import OVER, StepRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
@@ -97,7 +98,7 @@ class TeardownRunner:
         """Enforced steps whose objects are being deleted. Inventories are sealed when there are none."""
         self._calm = asyncio.Event()
         self._known: dict[tuple[str, ObjectRef, str], Blocker] = {}
-        self._below = _below(self._plan)
+        self._below = dependencies(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
         self._jitter = JITTER
@@ -105,6 +106,7 @@ class TeardownRunner:
             name: step for name, step in teardown.status.unambiguous_steps.items() if step.state in OVER
         }
         self._progress = PlanProgress(self._plan, [step.name for step in self._plan.steps if step.name in over])
+        removed = {step.name for step in self._plan.steps if step.effort != Effort.LEAVE} - over.keys()
         self._steps = {
             step.name: StepRunner(
                 step,
@@ -113,6 +115,7 @@ class TeardownRunner:
                 teardown=teardown.metadata.name,
                 remover=sources.of(step).remover,
                 terms=lambda step=step: sources.terms(step, self.target),  # type: ignore[misc]
+                awaited=self._is_awaited(step.name, removed),
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
                 known=lambda uid=step.object.uid: self._at_hand.pop(uid, None),  # type: ignore[misc]
@@ -220,7 +223,7 @@ class TeardownRunner:
         self._notify_source(runner.step, StepState.REMOVING)
         async with asyncio.TaskGroup() as inner:
             inner.create_task(runner.run())
-            await runner.over.wait()
+            await runner.passed.wait()
             # The next steps start from this event and do not wait for a write (docs/architecture.md, Events drive,
             # timers insure).
             for free in self._progress.done(name):
@@ -228,6 +231,8 @@ class TeardownRunner:
             self._deleting.discard(name)
             if not self._deleting:
                 self._calm.set()
+            self._dirty.set()
+            await runner.over.wait()
             self._dirty.set()
         self._recheck_waiting()
         if runner.unsealed:
@@ -294,6 +299,10 @@ class TeardownRunner:
             for name, runner in self._steps.items()
             if runner.going and runner.step.effort != Effort.LEAVE and name not in self._below[step.name]
         }
+
+    def _is_awaited(self, name: str, removed: Collection[str]) -> bool:
+        """Whether one of the removed steps starts after this one. Steps of a cycle are removed together."""
+        return any(below in removed and name not in self._below[below] for below in self._below[name])
 
     # Deadlines
 
@@ -455,19 +464,3 @@ async def ended_without_target(
 def _enforced(step: Step) -> bool:
     """Whether the target waits for a step. A step with unknown effort holds it, too."""
     return step.effort not in (Effort.LEAVE, Effort.TRY)
-
-
-def _below(plan: Plan) -> dict[str, set[str]]:
-    """For each step all steps that it depends on, directly or indirectly."""
-    needs = {step.name: set(step.needs) for step in plan.steps}
-    below: dict[str, set[str]] = {}
-    for name in needs:
-        found: set[str] = set()
-        waiting = [name]
-        while waiting:
-            for need in needs.get(waiting.pop(), ()):
-                if need not in found:
-                    found.add(need)
-                    waiting.append(need)
-        below[name] = found
-    return below

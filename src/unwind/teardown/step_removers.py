@@ -71,6 +71,8 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """The uids of owners whose objects are removed at the same time and do not wait for this step."""
     changed: Callable[[], None]
     """Must be called when `progress` or `waits` of the removal changed."""
+    awaited: bool = False
+    """Whether another step starts when this one has passed."""
 
 
 class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
     left: int
     over: bool
     """Whether every object is gone or left, and only the write is missing."""
+    passed: bool = False
+    """Whether the steps that this one depends on may start, although empty Namespaces still wait for Kubernetes."""
 
 
 class StepRemoval(Protocol):
@@ -216,6 +220,7 @@ class _InventoryRemoval:
                 discarded=True,
                 # A step that is only tried never waits for a person.
                 keep_protected=context.step.effort == Effort.TRY,
+                awaited=lambda: context.awaited,
                 going=context.going,
                 releases=self._releases,
                 changed=self._follow,
@@ -231,6 +236,7 @@ class _InventoryRemoval:
             removed=sum(item.removed for item in progress),
             left=sum(item.left for item in progress),
             over=len(progress) == self._places and all(item.over for item in progress),
+            passed=len(progress) == self._places and all(item.over or item.passed for item in progress),
         )
         self.waits.clear()
         for item in progress:

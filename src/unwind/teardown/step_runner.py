@@ -46,11 +46,13 @@ class StepRunner:
         teardown: str,
         remover: StepRemover,
         terms: Callable[[], StepTerms],
+        awaited: bool = False,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
         known: Callable[[], Sequence[Inventory] | None] = lambda: None,
     ) -> None:
-        """`terms`: the current settings of the step's owner. `known`: its inventory, if it was read already."""
+        """`terms`: the current settings of the step's owner. `awaited`: another step starts when this one has passed.
+        `known`: its inventory, if it was read already."""
         self.step = step
         self.state = StepState.WAITING
         self.total = step.objects
@@ -64,6 +66,7 @@ class StepRunner:
         self._remover = remover
         self._terms = terms
         self._first_terms = terms()
+        self._awaited = awaited
         self._going = going
         self._changed = changed
         self._known = known
@@ -72,6 +75,9 @@ class StepRunner:
         self._reaching: Timer | None = None
         self.over = asyncio.Event()
         """Set when every object is gone or left, and only the write is missing."""
+        self.passed = asyncio.Event()
+        """Set when the steps that this one depends on may start: it is over, or only empty Namespaces wait for
+        Kubernetes. Not recorded: after a restart, the Namespaces are checked again."""
         self._removal: StepRemoval | None = None
         self._read: Sequence[Inventory] | None = None
         """The inventory that the removal uses, read before it is sealed."""
@@ -115,6 +121,7 @@ class StepRunner:
         self._waits.clear()
         self._forget_removal()
         self.over.set()
+        self.passed.set()
         self._changed()
 
     def _forget_removal(self) -> None:
@@ -225,6 +232,7 @@ class StepRunner:
                 volumes=lambda: self._terms().volumes,
                 going=self._going,
                 changed=self._follow,
+                awaited=self._awaited,
             )
         )
         await removal.run()
@@ -283,6 +291,8 @@ class StepRunner:
             self.left = progress.left
             if progress.over:
                 self.over.set()
+            if progress.over or progress.passed:
+                self.passed.set()
         self._changed()
 
     async def _retry(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:

@@ -68,9 +68,11 @@ class Withdrawal:
         *,
         why: tuple[Reason, str] | None = None,
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
+        awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         self.uid = uid
         self.volumes = volumes
+        self.awaited = awaited
         self.cluster = cluster
         self.manner = manner
         self.why = why or _WHY.get(manner)
@@ -81,7 +83,10 @@ class Withdrawal:
         self.free = asyncio.Event()
         """Set when nothing on the cluster depends on it any more. Until then it prepares, and removes nothing."""
         self.absent = False
-        """Whether all objects are gone or left: its dependencies may be removed."""
+        """Whether all objects are gone or left."""
+        self.passed = False
+        """Whether its dependencies may be removed: all objects are gone or left, or are empty Namespaces that only wait
+        for Kubernetes."""
         self.done = False
         """Whether that is written to the inventory, too: its owner may be deleted."""
         self.ended = False
@@ -139,15 +144,17 @@ class Withdrawals:
         manner: Manner,
         *,
         free: bool = True,
+        awaited: Callable[[], bool] = lambda: False,
         take_along: bool = False,
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
         why: tuple[Reason, str] | None = None,
     ) -> Withdrawal:
-        """The withdrawal of an owner; started if it does not run. Nothing is removed before it is `free`."""
+        """The withdrawal of an owner; started if it does not run. Nothing is removed before it is `free`. `awaited`:
+        whether another withdrawal waits for this one."""
         there = self._withdrawals.get(uid)
         if there is None or there.manner is not manner:
             self.give_up(uid)
-            there = self._withdrawals[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes)
+            there = self._withdrawals[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes, awaited=awaited)
             there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
             there.free.set()
@@ -187,7 +194,7 @@ class Withdrawals:
     def _mark_absent(self, withdrawal: Withdrawal) -> None:
         """All objects are verified absent, whether that is written yet or not."""
         if not withdrawal.absent:
-            withdrawal.absent = True
+            withdrawal.absent = withdrawal.passed = True
             self._look_again(withdrawal.cluster)
             self._changed(withdrawal.uid)
             self._calm_down(withdrawal.cluster)
@@ -210,9 +217,13 @@ class Withdrawals:
             calm.set()
 
     def _progressed(self, withdrawal: Withdrawal, members: int) -> None:
-        if len(withdrawal.removals) == members and all(removal.progress.over for removal in withdrawal.removals):
+        progress = [removal.progress for removal in withdrawal.removals]
+        if len(progress) == members and all(item.over for item in progress):
             self._mark_absent(withdrawal)
-        elif withdrawal.waits != withdrawal.told:
+            return
+        passed = len(progress) == members and all(item.over or item.passed for item in progress)
+        if withdrawal.waits != withdrawal.told or withdrawal.passed < passed:
+            withdrawal.passed |= passed
             withdrawal.told = withdrawal.waits
             self._changed(withdrawal.uid)
             self._calm_down(withdrawal.cluster)
@@ -275,6 +286,7 @@ class Withdrawals:
                 take_along=take_along,
                 volumes=withdrawal.volumes,
                 discarded=True,
+                awaited=withdrawal.awaited,
                 going=lambda: self._going(withdrawal.cluster),
                 changed=lambda: self._progressed(withdrawal, members),
                 clock=self._deps.clock,

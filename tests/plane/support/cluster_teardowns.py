@@ -18,7 +18,7 @@ from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
-from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
@@ -155,15 +155,35 @@ class TeardownScene(CapiCluster):
         depends_on: tuple[str, ...] = (),
         objects: int = 3,
         finalizers: tuple[str, ...] = (),
+        own_namespace: bool = False,
     ) -> ObjectRef:
-        """A profile's add-on: a summary, ConfigMaps on the member, and the inventory that names them."""
+        """A profile's add-on: a summary, ConfigMaps on the member, and the inventory that names them.
+
+        `own_namespace`: also a Namespace, see `namespace_of`."""
+        ref = await self.add_summary(profile, behaviour=behaviour, depends_on=depends_on)
+        names = [f"{profile}-{number}" for number in range(objects)]
+        entries = {name: await self.put(ref, name, finalizers) for name in names}
+        if own_namespace:
+            entries["namespace"] = await self.put_namespace(ref, self.namespace_of(profile))
+        await self.record(ref, entries)
+        return ref
+
+    async def add_summary(
+        self,
+        profile: str,
+        *,
+        behaviour: str = "EnforceRemovePolicies",
+        depends_on: tuple[str, ...] = (),
+        annotations: dict[str, str] | None = None,
+    ) -> ObjectRef:
+        """A profile with a provisioned summary, and no objects yet."""
         spec: Object = {"clusterDeletionBehavior": behaviour, "dependsOn": [self.profile(item) for item in depends_on]}
         owner = await self.client.create(
             CLUSTER_PROFILES,
             {
                 "apiVersion": CLUSTER_PROFILES.api_version,
                 "kind": "ClusterProfile",
-                "metadata": {"name": self.profile(profile)},
+                "metadata": {"name": self.profile(profile), "annotations": annotations or {}},
                 "spec": spec,
             },
         )
@@ -204,9 +224,20 @@ class TeardownScene(CapiCluster):
         await self.client.patch(
             CLUSTER_SUMMARIES, ref.name, {"status": status}, namespace=self.namespace, subresource="status"
         )
-        names = [f"{profile}-{number}" for number in range(objects)]
-        await self.record(ref, {name: await self.put(ref, name, finalizers) for name in names})
         return ref
+
+    def namespace_of(self, profile: str) -> str:
+        """The Namespace on the member that an add-on brings along."""
+        return f"{self.on_member}-{profile}"
+
+    async def put_namespace(self, owner: ObjectRef, name: str) -> Entry:
+        """A Namespace on the member, with the owner's label; its entry in the inventory."""
+        metadata = {"name": name, "labels": {OWNER_LABEL: owner.uid}}
+        made = await self.member.client.create(
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        )
+        it = ObjectRef(version="v1", kind="Namespace", name=name, uid=made["metadata"]["uid"])
+        return Entry(object=it, resource="namespaces", state=EntryState.CONFIRMED.value)
 
     async def add_late(self, owner: ObjectRef, name: str) -> None:
         """One more object of an add-on, put there by somebody who does not know that it is on its way out."""

@@ -74,10 +74,10 @@ class RemovalLog:
 
     def __init__(self) -> None:
         self.removal: Removal | None = None
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
 
     def changed(self) -> None:
-        self._news.set()
+        self.news.set()
 
     def words(self) -> list[str]:
         assert self.removal
@@ -88,11 +88,11 @@ class RemovalLog:
         """Return what is said as soon as it has all of this in it."""
         async with asyncio.timeout(60):
             while True:
-                self._news.clear()
+                self.news.clear()
                 for word in self.words():
                     if all(part in word for part in parts):
                         return word
-                await self._news.wait()
+                await self.news.wait()
 
 
 class RemovalScene:
@@ -223,6 +223,7 @@ class RemovalScene:
         system_uid: str = "",
         told: RemovalLog | None = None,
         going: Callable[[], Collection[str]] = frozenset,
+        awaited: bool = False,
         take_along: bool = False,
         volumes: VolumePolicy | Callable[[], VolumePolicy | Unknown] = VolumePolicy.RETAIN,
         deleters: Iterable[Registration] = (),
@@ -242,6 +243,7 @@ class RemovalScene:
                 teardown="t-1",
                 take_along=take_along,
                 volumes=volumes if callable(volumes) else lambda: volumes,
+                awaited=lambda: awaited,
                 going=going,
                 changed=told.changed,
                 clock=clock,
