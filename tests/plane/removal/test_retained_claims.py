@@ -9,7 +9,7 @@ import pytest
 
 from tests.plane.support.removals import RemovalLog, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy, volume_policy
-from unwind.api.names import OWNER_LABEL, VOLUMES_ANNOTATION, Reason
+from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, VOLUMES_ANNOTATION, Reason
 from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.clock import SYSTEM
 from unwind.local import waiting
@@ -122,3 +122,23 @@ async def test_an_unknown_word_deletes_nothing_until_it_is_corrected(scene: Remo
         await running
     assert not await scene.there(STATEFUL_SETS, other)
     assert await names_left(scene, room) == []
+
+
+async def test_claims_of_a_set_that_a_policy_keeps_stay_whatever_the_volume_policy_says(
+    scene: RemovalScene, room: str
+) -> None:
+    await scene.cluster.create_namespace(room)
+    body = stateful_set(room, "db", replicas=0)
+    claim = body["spec"]["volumeClaimTemplates"][0]["spec"]
+    metadata = {"name": "data-db-0", "namespace": room, "labels": {"app": "db"}}
+    await scene.client.create(
+        PERSISTENT_VOLUME_CLAIMS,
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim},
+    )
+    body["metadata"]["annotations"] = {DELETE_POLICY_ANNOTATION: "skip"}
+    kept = await scene.put(STATEFUL_SETS, body)
+    for _ in range(2):  # also when it is started again
+        removal = await scene.remove(volumes=VolumePolicy.DELETE)
+        assert (removal.progress.removed, removal.progress.left) == (0, 2)
+        assert await names_left(scene, room) == ["data-db-0"]
+    assert await scene.there(STATEFUL_SETS, kept)
