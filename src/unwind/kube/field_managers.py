@@ -9,6 +9,8 @@ from unwind.api.names import UNKNOWN_USER
 if TYPE_CHECKING:
     from unwind.kube.client import Object
 
+UNKNOWN = "unknown"
+
 
 def who_set(obj: Object, annotation: str) -> str:
     """The field manager that set an annotation last: a program, not a user."""
@@ -21,13 +23,14 @@ def not_seen(field_manager: str) -> str:
 
 
 def who_wrote(obj: Object, *path: str) -> str:
-    """The field manager that wrote a field last."""
+    """The field manager that wrote a field last; UNKNOWN if the API server does not track it: it does not for an
+    object that was created without any field."""
     writers = [
         (field.get("time", ""), field.get("manager", ""))
         for field in obj["metadata"].get("managedFields") or ()
         if _has(field.get("fieldsV1", {}), path)
     ]
-    return max(writers)[1] if writers else "unknown"
+    return max(writers)[1] if writers else UNKNOWN
 
 
 def _has(fields: Object, path: tuple[str, ...]) -> bool:

@@ -17,7 +17,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.deleters.outcomes import Again, Kept
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.kube.errors import NotFoundError
-from unwind.kube.field_managers import who_wrote
+from unwind.kube.field_managers import UNKNOWN, who_wrote
 from unwind.protection import kinds, rules, subjects
 from unwind.protection.kinds import Rest
 from unwind.protection.live_reader import ProtectionLookup
@@ -59,7 +59,7 @@ class ProtectedObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def why(self) -> str:
         """What blocks its deletion, who set it, and the command that removes it."""
-        by = f", set by {self.set_by}" if self.set_by else ""
+        by = f", set by {self.set_by}" if self.set_by not in ("", UNKNOWN) else ""
         way_out = f"; to allow its deletion: {self.command}" if self.command else ""
         return f"blocked by {rules.label_of(self.denied)}{by}{way_out}"
 
@@ -70,7 +70,7 @@ class ProtectedObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def decided_by(self) -> str:
         """Who keeps it, for the ledger."""
-        return f"field manager {self.set_by}" if self.set_by else "unwind"
+        return f"field manager {self.set_by}" if self.set_by not in ("", UNKNOWN) else "unwind"
 
     @property
     def by_contents(self) -> bool:
