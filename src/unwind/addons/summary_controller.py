@@ -68,10 +68,17 @@ class SummaryController(Controller[Key]):
     ) -> None:
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
-        self._helm = helm
-        self._deps = deps
-        self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._writer = SummaryWriter(client, caches, clock=deps.clock)
+        self._deploying = SummaryDeployment(client, deps, helm=helm)
+        self._withdrawal = SummaryWithdrawal(
+            client,
+            caches,
+            deps,
+            self._writer,
+            keys=keys or RecordKeys(client, namespace=deps.inventories.namespace),
+            releases=HelmReleases(helm),  # without the helm binary a release is blocked
+            enqueue=self._queue.add,
+        )
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments in progress, and the event that stops each."""
         self._prepared = Preparations()
@@ -93,17 +100,7 @@ class SummaryController(Controller[Key]):
     async def run(self) -> None:
         """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._deploying = SummaryDeployment(self._client, self._deps, helm=self._helm)
-            self._withdrawal = SummaryWithdrawal(
-                self._client,
-                self._caches,
-                self._deps,
-                self._writer,
-                tasks,
-                keys=self._record_keys,
-                releases=HelmReleases(self._helm),  # without the helm binary a release is blocked
-                enqueue=self._queue.add,
-            )
+            self._withdrawal.run_in(tasks)
             tasks.create_task(self._writer.run())
             tasks.create_task(self._queue.run())
 

@@ -43,7 +43,6 @@ class SummaryWithdrawal:
         caches: AddonCaches,
         deps: RemovalDeps,
         writer: SummaryWriter,
-        tasks: asyncio.TaskGroup,
         *,
         keys: RecordKeys,
         releases: Releases,
@@ -56,9 +55,13 @@ class SummaryWithdrawal:
         self._writer = writer
         self._record_keys = keys
         self._enqueue = enqueue
-        self._withdrawals = Withdrawals(deps, tasks, changed=self._changed, releases=releases)
+        self._withdrawals = Withdrawals(deps, changed=self._changed, releases=releases)
         self._keys: dict[str, Key] = {}
         """Summaries that are being removed, by uid."""
+
+    def run_in(self, tasks: asyncio.TaskGroup) -> None:
+        """Start removals in this task group."""
+        self._withdrawals.tasks = tasks
 
     async def withdraw(self, summary: ClusterSummary) -> None:
         """Advance the removal of a terminating summary."""

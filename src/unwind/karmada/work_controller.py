@@ -89,7 +89,8 @@ class WorkController(Controller["Key"]):
             self._following = WorkObjectWatches(
                 self._deps.members, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock
             )
-            self._withdrawals = Withdrawals(self._deps, tasks, changed=self._withdrawal_changed)
+            self._withdrawals = Withdrawals(self._deps, changed=self._withdrawal_changed)
+            self._withdrawals.tasks = tasks
             self._withdrawing = Withdrawing(
                 self._client, self._caches, self._deps.inventories, self._writer, self._withdrawals, self._record_keys
             )

@@ -119,14 +119,14 @@ class Withdrawals:
     def __init__(
         self,
         deps: RemovalDeps,
-        tasks: asyncio.TaskGroup,
         *,
         changed: Callable[[str], None],
         releases: Releases | None = None,
     ) -> None:
         """`changed`: called with the uid of an owner whose withdrawal made progress."""
         self._deps = deps
-        self._tasks = tasks
+        self.tasks: asyncio.TaskGroup | None = None
+        """Where they run. None until the controller runs; its events may come before."""
         self._changed = changed
         self._releases = releases
         self._withdrawals: dict[str, Withdrawal] = {}
@@ -155,7 +155,8 @@ class Withdrawals:
         if there is None or there.manner is not manner:
             self.give_up(uid)
             there = self._withdrawals[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes, awaited=awaited)
-            there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
+            assert self.tasks  # noqa: S101 - reconciles begin when the controller runs
+            there.task = self.tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
             there.free.set()
             self._look_again(cluster)
