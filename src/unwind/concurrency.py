@@ -15,8 +15,20 @@ T = TypeVar("T")
 
 async def gather_limited(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
     """Run all coroutines, at most `limit` at a time; the first failure cancels the rest and is raised unwrapped."""
-    bound = asyncio.Semaphore(limit)
     work = list(work)
+    if not work:
+        return
+    # In a task of its own: before Python 3.13, a TaskGroup whose task fails while it exits leaves a cancellation pending
+    # in its parent (`Task.cancelling`). Timeouts and `Cancellation` would take that for a cancellation of the caller.
+    try:
+        await asyncio.create_task(_gather(work, limit))
+    finally:
+        for one in work:
+            one.close()  # closes those that never started; no effect on others
+
+
+async def _gather(work: Iterable[Coroutine[object, object, object]], limit: int) -> None:
+    bound = asyncio.Semaphore(limit)
 
     async def bounded(one: Coroutine[object, object, object]) -> None:
         async with bound:
@@ -28,9 +40,6 @@ async def gather_limited(work: Iterable[Coroutine[object, object, object]], *, l
                 group.create_task(bounded(one))
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
-    finally:
-        for one in work:
-            one.close()  # closes those that never started; no effect on others
 
 
 async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:

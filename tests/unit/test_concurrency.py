@@ -39,6 +39,42 @@ async def test_the_first_failure_ends_the_rest_and_is_raised_as_it_is() -> None:
     assert 3 not in begun
 
 
+async def test_a_failure_leaves_no_cancellation_pending_in_the_caller() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise UnwindError("no room")
+
+    with pytest.raises(UnwindError):
+        await gather_limited([fail(), asyncio.Event().wait()], limit=2)
+    task = asyncio.current_task()
+    assert task
+    assert task.cancelling() == 0
+
+
+async def test_when_the_caller_is_cancelled_everything_ends_before_it_does() -> None:
+    ended: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("slow")
+
+    async def call() -> None:
+        try:
+            await gather_limited([slow(), slow()], limit=2)
+        finally:
+            ended.append("caller")
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["slow", "slow", "caller"]
+
+
 async def test_what_is_a_bug_stays_a_group_of_bugs() -> None:
     async def bug() -> None:
         raise ZeroDivisionError
