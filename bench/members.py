@@ -22,7 +22,7 @@ from unwind.api.rights import Setting
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.karmada import join
-from unwind.karmada.membership import Wish
+from unwind.karmada.join_objects import Wish
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.local.waiting import until_absent, until_true

@@ -32,7 +32,7 @@ from unwind.errors import UnwindError
 from unwind.install.manifests import crds
 from unwind.karmada import join as karmada_join
 from unwind.karmada import tokens
-from unwind.karmada.membership import Wish, account, role
+from unwind.karmada.join_objects import Wish, account, role
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.local import waiting

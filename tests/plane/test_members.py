@@ -25,8 +25,8 @@ from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT,
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
 from unwind.install.register import MACHINERY
 from unwind.karmada import join, tokens
+from unwind.karmada.join_objects import Wish, account
 from unwind.karmada.manifests import MEMBERS
-from unwind.karmada.membership import Wish, account
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token
 from unwind.local import waiting

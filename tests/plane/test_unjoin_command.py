@@ -18,7 +18,7 @@ from unwind.api.names import KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CLUSTER_ROLES, LEASES, SERVICE_ACCOUNTS
 from unwind.cli.unjoin import FORCED, unjoin
 from unwind.errors import TimedOutError, UnwindError
-from unwind.karmada import membership
+from unwind.karmada import join_objects
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_e
             await it.unblock("web-1")
         told = leaving.result()
         assert (told["gone"], told["phase"], told["removed"]) == (True, "Complete", "4/4")
-        assert f"ClusterRole {membership.role(it.name)}" in told["credentials"]
+        assert f"ClusterRole {join_objects.role(it.name)}" in told["credentials"]
         member = it.cluster.client
         for kind, name, where in (
-            (CLUSTER_ROLES, membership.role(it.name), None),
-            (SERVICE_ACCOUNTS, membership.account(it.name), KARMADA_CLUSTER_NAMESPACE),
+            (CLUSTER_ROLES, join_objects.role(it.name), None),
+            (SERVICE_ACCOUNTS, join_objects.account(it.name), KARMADA_CLUSTER_NAMESPACE),
         ):
             with pytest.raises(NotFoundError):
                 await member.get(kind, name, namespace=where)

@@ -25,7 +25,7 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import Phase
 from unwind.clock import SYSTEM
 from unwind.install.install import install
-from unwind.karmada import membership, tokens
+from unwind.karmada import join_objects, tokens
 from unwind.kube.client import Client
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.waiting import until, until_absent
@@ -126,7 +126,7 @@ async def test_credentials_that_are_revoked_in_the_middle_hold_it_until_there_ar
     plane: Plane, namespace: str
 ) -> None:
     async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
-        member, account = it.cluster.client, membership.account(it.name)
+        member, account = it.cluster.client, join_objects.account(it.name)
         async with controllers(it.client, namespace, clock=SYSTEM):
             await it.put("below")
             await it.put("web", depends_on=("below",))

@@ -14,7 +14,7 @@ from unwind.cli import console, documents
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
 from unwind.karmada import join as karmada_join
-from unwind.karmada.membership import Wish
+from unwind.karmada.join_objects import Wish
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 

@@ -9,7 +9,7 @@ from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.names import KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.karmada.unjoin_plan import needs
+from unwind.karmada.remove_strategy import needs
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer, InformerSet

@@ -16,7 +16,7 @@ from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.karmada import member_health, membership, tokens
+from unwind.karmada import join_objects, member_health, tokens
 from unwind.karmada.caches import executes_for
 from unwind.karmada.member_health import MemberHealth
 from unwind.karmada.tokens import Renewing
@@ -171,7 +171,7 @@ class ClusterController(Controller[str]):
         if await self._goes(cluster):
             return  # and its namespace with it; the caches may see these events in another order
         try:
-            body = membership.namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
+            body = join_objects.namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
             await self._client.create(NAMESPACES, body)
         except AlreadyExistsError:
             return  # the cache is stale

@@ -18,7 +18,7 @@ from unwind.api import names
 from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
-from unwind.karmada import membership, tokens
+from unwind.karmada import join_objects, tokens
 from unwind.kube import kubeconfig
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
@@ -27,7 +27,7 @@ from unwind.members import contents, credentials, targets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.karmada.membership import Wish
+    from unwind.karmada.join_objects import Wish
     from unwind.kube.client import Client, Object
     from unwind.kube.kubeconfig import ClusterConnection
 
@@ -82,16 +82,16 @@ async def rehearse(home: Client, member: Client, wish: Wish) -> list[Object]:
     refuse."""
     found = await _look(home, member, wish)
     mark = {names.JOINED_LABEL: found.home}
-    secret = membership.secret(wish, member.connection, "", home=found.home)
+    secret = join_objects.secret(wish, member.connection, "", home=found.home)
     secret["stringData"] = {TOKEN_KEY: _NO_TOKEN}
     del secret["data"][TOKEN_KEY]
     return [
-        membership.namespace(wish.namespace, labels=mark),
-        *(body for _, body in membership.credentials(wish, home=found.home)),
-        membership.namespace(wish.namespace, labels=mark),
+        join_objects.namespace(wish.namespace, labels=mark),
+        *(body for _, body in join_objects.credentials(wish, home=found.home)),
+        join_objects.namespace(wish.namespace, labels=mark),
         secret,
-        membership.cluster(wish, member.connection, identity=found.identity),
-        membership.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}"),
+        join_objects.cluster(wish, member.connection, identity=found.identity),
+        join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}"),
     ]
 
 
@@ -118,9 +118,9 @@ async def take_out(client: Client, name: str, namespace: str, *, joined_to: str)
     gone = []
     for resource, called, where in (
         # Permissions first: if the rest fails, the remaining credentials are worthless.
-        (CLUSTER_ROLE_BINDINGS, membership.role(name), None),
-        (CLUSTER_ROLES, membership.role(name), None),
-        (SERVICE_ACCOUNTS, membership.account(name), namespace),
+        (CLUSTER_ROLE_BINDINGS, join_objects.role(name), None),
+        (CLUSTER_ROLES, join_objects.role(name), None),
+        (SERVICE_ACCOUNTS, join_objects.account(name), namespace),
         (NAMESPACES, namespace, None),
     ):
         try:
@@ -157,16 +157,16 @@ class _Work:
     async def carry_out(self) -> None:
         wish, home, member = self._wish, self._found.home, self._member
         mark = {names.JOINED_LABEL: home}
-        await self._ensure(member, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
-        for resource, body in membership.credentials(wish, home=home):
+        await self._ensure(member, NAMESPACES, join_objects.namespace(wish.namespace, labels=mark))
+        for resource, body in join_objects.credentials(wish, home=home):
             await self._ensure(member, resource, body)
-        await self._ensure(self._home, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
+        await self._ensure(self._home, NAMESPACES, join_objects.namespace(wish.namespace, labels=mark))
         secret = await self._ensure_secret()
         cluster = await self._ensure_cluster()
         await self._ensure_owner(secret, cluster)
         # Labelled with its owner: one that another cluster of this name left behind is a different object.
         label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
-        execution = membership.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
+        execution = join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
         await self._ensure(self._home, NAMESPACES, execution)
 
     async def take_back(self) -> list[str]:
@@ -223,7 +223,7 @@ class _Work:
                 self._report(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
         token = await tokens.request(member, namespace=wish.namespace, account=wish.account)
-        body = membership.secret(wish, member.connection, token, home=self._found.home)
+        body = join_objects.secret(wish, member.connection, token, home=self._found.home)
         await tokens.prove(self._connection(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
@@ -246,7 +246,7 @@ class _Work:
 
     def _connection(self, secret: Object) -> ClusterConnection:
         """The same connection that the control plane will use."""
-        body = membership.cluster(self._wish, self._member.connection, identity=self._found.identity)
+        body = join_objects.cluster(self._wish, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
 
     async def _ensure_cluster(self) -> Object:
@@ -254,13 +254,13 @@ class _Work:
         before = self._found.cluster
         if before is None:
             made = await self._create(
-                self._home, CLUSTERS, membership.cluster(wish, way, identity=self._found.identity)
+                self._home, CLUSTERS, join_objects.cluster(wish, way, identity=self._found.identity)
             )
             if made is None:
                 raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
             await self._refuse_twins(msgspec.convert(made, Cluster))
             return await self._strategy_once(made)
-        body = membership.cluster(wish, way, identity=self._found.identity)
+        body = join_objects.cluster(wish, way, identity=self._found.identity)
         annotations = body["metadata"].get("annotations") or {}
         patch = {
             "metadata": {"uid": before.metadata.uid, "annotations": annotations},
@@ -268,8 +268,8 @@ class _Work:
             "spec": {
                 "insecureSkipTLSVerification": None,
                 "proxyURL": None,
-                **membership.reached(wish, way),
-                **membership.said(wish),
+                **join_objects.reached(wish, way),
+                **join_objects.said(wish),
             },
         }
         now = await self._strategy_once(await self._home.patch(CLUSTERS, wish.name, patch))
@@ -292,8 +292,8 @@ class _Work:
 
     async def _refuse_twins(self, ours: Cluster) -> None:
         """Two joins of the same cluster under two names may both find none at first; the later one gives way."""
-        others = [cluster for cluster in await _clusters(self._home) if membership.may_be_older(cluster, ours)]
-        membership.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
+        others = [cluster for cluster in await _clusters(self._home) if join_objects.may_be_older(cluster, ours)]
+        join_objects.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _ensure_owner(self, secret: Object, cluster: Object) -> None:
         """Make the Cluster the owner of the Secret, so that it is deleted with it."""
@@ -354,8 +354,8 @@ async def _look(home: Client, member: Client, wish: Wish) -> _Found:
         raise UnwindError(
             f"cannot join {wish.name} to the control plane at {home.connection.server}: {error}"
         ) from error
-    cluster = membership.standing(wish, clusters, identity=identity, server=member.connection.server)
-    made = membership.credentials(wish, home=uid)
+    cluster = join_objects.standing(wish, clusters, identity=identity, server=member.connection.server)
+    made = join_objects.credentials(wish, home=uid)
     # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (
         (member, NAMESPACES, wish.namespace, None),

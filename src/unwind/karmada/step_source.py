@@ -14,7 +14,7 @@ from unwind.api.unwind import StepState
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.karmada.caches import executes_for
-from unwind.karmada.unjoin_plan import decided_by, steps_of
+from unwind.karmada.remove_strategy import decided_by, steps_of
 from unwind.karmada.work_apply import takes_along
 from unwind.kube.decoding import Key
 from unwind.kube.finalizers import discard

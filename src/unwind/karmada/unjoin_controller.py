@@ -20,7 +20,7 @@ from unwind.api.names import (
     Reason,
 )
 from unwind.api.unwind import Cause, Teardown
-from unwind.karmada import unjoin_plan, unjoin_status
+from unwind.karmada import remove_strategy, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
 from unwind.karmada.unjoin_runner import UnjoinCleanup, UnjoinRunner
@@ -218,12 +218,12 @@ class UnjoinController(Controller[Key]):
         """The release of the member by a person before everything is removed, if there is one."""
         if forced := await release.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
             return forced
-        if not unjoin_plan.lowered(cluster, teardown.spec.plan):
+        if not remove_strategy.lowered(cluster, teardown.spec.plan):
             return None
         # A release is never taken from a cache.
         read = await self._client.get(CLUSTERS, cluster.metadata.name)
         now = msgspec.convert(read, Cluster)
-        if now.metadata.uid != cluster.metadata.uid or not unjoin_plan.lowered(now, teardown.spec.plan):
+        if now.metadata.uid != cluster.metadata.uid or not remove_strategy.lowered(now, teardown.spec.plan):
             return None
         by = who_changed(read, RemoveStrategy.NEEDLESS)
         message = f"removeStrategy was changed from {RemoveStrategy.REQUIRED} to {RemoveStrategy.NEEDLESS}"

@@ -25,7 +25,7 @@ from unwind.deleters.memo import Memo
 from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
-from unwind.karmada import unjoin_plan
+from unwind.karmada import remove_strategy
 from unwind.karmada.step_source import delete_work
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
@@ -90,7 +90,7 @@ class UnjoinCleanup:
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
         # Released objects, and those that stay by their strategy, block nothing (docs/architecture.md, Fresh reads open
         # gates).
-        self._strict = teardown.phase is Phase.COMPLETE and unjoin_plan.enforced(plan)
+        self._strict = teardown.phase is Phase.COMPLETE and remove_strategy.enforced(plan)
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
         self._chance = JITTER

@@ -13,7 +13,7 @@ from unwind.api.karmada import CLUSTERS, WORKS
 from unwind.api.meta import find, ref_of, with_condition, without_condition
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Blocker, StepState
-from unwind.karmada import unjoin_plan
+from unwind.karmada import remove_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +76,7 @@ def conditions(
     if isinstance(cluster.removal, Unknown) and plan:
         message = f"removeStrategy: {cluster.removal}; the removal continues as planned"
         wanted[ConditionType.UNKNOWN_VALUE] = (Reason.UNKNOWN_VALUE, message)
-    if unjoin_plan.raised(cluster, plan, works):
+    if remove_strategy.raised(cluster, plan, works):
         message = "removeStrategy was Needless when the unjoin began: the plan is frozen, and objects stay"
         wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
     under_way = teardown and not teardown.finished
@@ -104,7 +104,7 @@ def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
     A removal waits for watch events and does not notice it.
     """
     ready = find(cluster.status.conditions, ConditionType.READY)
-    if ready is None or ready.status != "False" or not unjoin_plan.enforced(teardown.spec.plan):
+    if ready is None or ready.status != "False" or not remove_strategy.enforced(teardown.spec.plan):
         return ()
     ref, message = ref_of(CLUSTERS, cluster.metadata), f"member unreachable: {ready.message}"
     return tuple(

@@ -22,7 +22,7 @@ from unwind.api.unwind import Effort, Entry, Plan
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
-from unwind.karmada.unjoin_plan import steps_of
+from unwind.karmada.remove_strategy import steps_of
 from unwind.kube.client import Client
 from unwind.kube.decoding import Metadata
 from unwind.kube.errors import NotFoundError

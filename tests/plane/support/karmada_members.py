@@ -20,7 +20,7 @@ from unwind.clock import SYSTEM
 from unwind.karmada import join
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
-from unwind.karmada.membership import Wish
+from unwind.karmada.join_objects import Wish
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics

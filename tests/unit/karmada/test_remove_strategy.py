@@ -10,7 +10,7 @@ from unwind.api.karmada import Cluster, ClusterSpec, Work, WorkSpec
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType
 from unwind.api.unwind import Entry, EntryState, Inventory, InventorySpec, Plan
-from unwind.karmada.unjoin_plan import decided_by, enforced, lowered, needs, raised, steps_of
+from unwind.karmada.remove_strategy import decided_by, enforced, lowered, needs, raised, steps_of
 from unwind.teardown.plan import combine
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from unwind.api.karmada import Cluster, ClusterSpec, RemoveStrategy
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import REMOVE_STRATEGY_ANNOTATION
 from unwind.errors import UnwindError
-from unwind.karmada import membership
-from unwind.karmada.membership import Wish
+from unwind.karmada import join_objects
+from unwind.karmada.join_objects import Wish
 from unwind.kube.kubeconfig import ClusterConnection
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -25,7 +25,7 @@ def cluster(name: str, **spec: Any) -> Cluster:
 
 
 def standing(*clusters: Cluster) -> Cluster | None:
-    return membership.standing(EDGE, clusters, identity="u-1", server="https://edge")
+    return join_objects.standing(EDGE, clusters, identity="u-1", server="https://edge")
 
 
 @pytest.mark.parametrize("name", ["a", "a-1", "x" * 48])
@@ -76,7 +76,7 @@ def test_a_member_has_one_name_and_a_name_one_member(there: Cluster, said: str) 
 
 def test_only_what_was_said_is_written() -> None:
     way = ClusterConnection(server="https://edge")
-    plain = membership.cluster(EDGE, way, identity="u-1")
+    plain = join_objects.cluster(EDGE, way, identity="u-1")
     assert plain["spec"] == {
         "syncMode": "Push",
         "id": "u-1",
@@ -85,7 +85,7 @@ def test_only_what_was_said_is_written() -> None:
     }
     assert "annotations" not in plain["metadata"]
     wish = Wish(name="edge", provider="p", zones=("a", "b"), remove_strategy=RemoveStrategy.REQUIRED)
-    full = membership.cluster(wish, msgspec.structs.replace(way, insecure=True, proxy="http://p"), identity="u-1")
+    full = join_objects.cluster(wish, msgspec.structs.replace(way, insecure=True, proxy="http://p"), identity="u-1")
     assert (
         full["spec"]
         | {
@@ -114,11 +114,11 @@ def made(version: int, *, second: int = 0, **meta: Any) -> Cluster:
 
 def test_of_two_that_were_made_at_once_the_later_one_knows_that_it_is() -> None:
     first, second = made(9), made(10)
-    assert membership.may_be_older(first, second)
-    assert not membership.may_be_older(second, first)
+    assert join_objects.may_be_older(first, second)
+    assert not join_objects.may_be_older(second, first)
 
 
 def test_where_that_cannot_be_told_it_may_be_older() -> None:
-    assert membership.may_be_older(made(12, finalizers=("unwind.dev/member",)), made(10))
-    assert not membership.may_be_older(made(12, second=1, finalizers=("unwind.dev/member",)), made(10))
-    assert membership.may_be_older(made(12), made(10, second=1))
+    assert join_objects.may_be_older(made(12, finalizers=("unwind.dev/member",)), made(10))
+    assert not join_objects.may_be_older(made(12, second=1, finalizers=("unwind.dev/member",)), made(10))
+    assert join_objects.may_be_older(made(12), made(10, second=1))
