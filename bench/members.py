@@ -22,7 +22,7 @@ from unwind.api.rights import Setting
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.karmada import join
-from unwind.karmada.join_objects import Wish
+from unwind.karmada.join_objects import JoinOptions
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.local.waiting import until_absent, until_true
@@ -64,8 +64,8 @@ class Membership:
 
     async def deploy(self) -> float:
         """Join it, and have all Works on it; the seconds that these took, from the first to the last."""
-        wish = Wish(name=self.name, remove_strategy=RemoveStrategy.REQUIRED)
-        await join.join(self.client, self.member.client, wish)
+        options = JoinOptions(name=self.name, remove_strategy=RemoveStrategy.REQUIRED)
+        await join.join(self.client, self.member.client, options)
         await until_true(self.client, CLUSTERS, self.name, "Ready")
         left = {f"work-{work:04}" for work in range(WORKS_THERE)}
         async with following(self.client, WORKS, applied(left), namespace=self.execution) as over:

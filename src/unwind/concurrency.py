@@ -18,8 +18,8 @@ async def gather_limited(work: Iterable[Coroutine[object, object, object]], *, l
     work = list(work)
     if not work:
         return
-    # In a task of its own: before Python 3.13, a TaskGroup whose task fails while it exits leaves a cancellation pending
-    # in its parent (`Task.cancelling`). Timeouts and `Cancellation` would take that for a cancellation of the caller.
+    # In a task of its own: before Python 3.13, a TaskGroup whose task fails while it exits leaves a cancellation
+    # pending in its parent (`Task.cancelling`). Timeouts and `Cancellation` would take it for one of the caller.
     try:
         await asyncio.create_task(_gather(work, limit))
     finally:

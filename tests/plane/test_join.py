@@ -32,7 +32,7 @@ from unwind.errors import UnwindError
 from unwind.install.manifests import crds
 from unwind.karmada import join as karmada_join
 from unwind.karmada import tokens
-from unwind.karmada.join_objects import Wish, account, role
+from unwind.karmada.join_objects import JoinOptions, account, role
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.local import waiting
@@ -185,7 +185,7 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
 ) -> None:
     names = [a_name(), a_name()]
     ended = await asyncio.gather(
-        *(karmada_join.join(client, member.client, Wish(name=name)) for name in names), return_exceptions=True
+        *(karmada_join.join(client, member.client, JoinOptions(name=name)) for name in names), return_exceptions=True
     )
     try:
         [joined] = [item for item in ended if isinstance(item, karmada_join.Joined)]
@@ -280,7 +280,7 @@ async def test_whichever_write_fails_it_is_taken_back_or_gone_on_with(
         write += 1
         async with failing(plane, write, how) as (home, there):
             try:
-                await karmada_join.join(home, there, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
+                await karmada_join.join(home, there, JoinOptions(name=name, remove_strategy=RemoveStrategy.REQUIRED))
                 ended = "joined"
             except UnwindError as error:
                 ended = str(error)
@@ -322,7 +322,7 @@ async def test_a_token_that_serves_no_longer_is_another_one_after_joining_again(
 async def test_our_end_is_taken_out_and_nothing_of_others(client: Client, member: LocalCluster) -> None:
     name, home = a_name(), await client.cluster_uid()
     namespace = f"{name}-home"
-    await karmada_join.join(client, member.client, Wish(name=name, namespace=namespace))
+    await karmada_join.join(client, member.client, JoinOptions(name=name, namespace=namespace))
     try:
         assert await karmada_join.take_out(member.client, name, namespace, joined_to="another") == []
         note = await member.client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "note", namespace))
@@ -350,7 +350,7 @@ async def test_where_the_field_is_not_served_an_annotation_says_it(
     called, name = made["metadata"]["name"], a_name()
     try:
         await waiting.until_true(member.client, CUSTOM_RESOURCE_DEFINITIONS, called, "Established")
-        await karmada_join.join(member.client, client, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
+        await karmada_join.join(member.client, client, JoinOptions(name=name, remove_strategy=RemoveStrategy.REQUIRED))
         it = await member.client.get(CLUSTERS, name, type=Cluster)
         assert it.spec.remove_strategy is None
         assert it.metadata.annotations[REMOVE_STRATEGY_ANNOTATION] == "Required"

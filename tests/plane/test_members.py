@@ -25,7 +25,7 @@ from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT,
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
 from unwind.install.register import MACHINERY
 from unwind.karmada import join, tokens
-from unwind.karmada.join_objects import Wish, account
+from unwind.karmada.join_objects import JoinOptions, account
 from unwind.karmada.manifests import MEMBERS
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token
@@ -266,7 +266,7 @@ async def test_a_token_that_is_refused_is_replaced_while_the_one_before_still_se
         async with running(client):
             it = await member.until(says("ClusterNotReachable"))
             assert "refused access" in message(it)
-            await join.join(client, cluster.client, Wish(name=member.name))
+            await join.join(client, cluster.client, JoinOptions(name=member.name))
             await member.until(says("ClusterReady"), "Ready")
 
 

@@ -14,7 +14,7 @@ from unwind.cli import console, documents
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
 from unwind.karmada import join as karmada_join
-from unwind.karmada.join_objects import Wish
+from unwind.karmada.join_objects import JoinOptions
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 
@@ -50,7 +50,7 @@ async def join(
 
     If it fails, the objects that it created are removed. Run it again to retry or to update a member.
     """
-    wish = Wish(
+    options = JoinOptions(
         name=name,
         namespace=cluster_namespace,
         provider=cluster_provider,
@@ -58,14 +58,14 @@ async def join(
         zones=tuple(zone.strip() for zone in cluster_zones.split(",") if zone.strip()),
         remove_strategy=_strategy(remove_strategy),
     )
-    wish.check()
+    options.check()
     here = kubeconfigs.load(kubeconfig, context=context)
     there = way_to(cluster_kubeconfig, cluster_context)
     async with Client(here, user_agent="unwind-join") as home, Client(there, user_agent="unwind-join") as member:
         if dry_run:
-            documents.show(await karmada_join.rehearse(home, member, wish), output or "yaml")
+            documents.show(await karmada_join.rehearse(home, member, options), output or "yaml")
             return
-        joined = await karmada_join.join(home, member, wish, announce=_announce)
+        joined = await karmada_join.join(home, member, options, announce=_announce)
     if output:
         documents.show([msgspec.to_builtins(item) for item in joined.done], output)
         return

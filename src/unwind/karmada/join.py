@@ -18,7 +18,7 @@ from unwind.api import names
 from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
-from unwind.karmada import join_objects, tokens
+from unwind.karmada import join_checks, join_objects, tokens
 from unwind.kube import kubeconfig
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
@@ -27,7 +27,7 @@ from unwind.members import contents, credentials, targets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.karmada.join_objects import Wish
+    from unwind.karmada.join_objects import JoinOptions
     from unwind.kube.client import Client, Object
     from unwind.kube.kubeconfig import ClusterConnection
 
@@ -77,28 +77,30 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     cluster: Cluster | None
 
 
-async def rehearse(home: Client, member: Client, wish: Wish) -> list[Object]:
+async def rehearse(home: Client, member: Client, options: JoinOptions) -> list[Object]:
     """The objects that a join would create, those of the member first (dry run). Raises UnwindError if join would
     refuse."""
-    found = await _look(home, member, wish)
+    found = await _look(home, member, options)
     mark = {names.JOINED_LABEL: found.home}
-    secret = join_objects.secret(wish, member.connection, "", home=found.home)
+    secret = join_objects.secret(options, member.connection, "", home=found.home)
     secret["stringData"] = {TOKEN_KEY: _NO_TOKEN}
     del secret["data"][TOKEN_KEY]
     return [
-        join_objects.namespace(wish.namespace, labels=mark),
-        *(body for _, body in join_objects.credentials(wish, home=found.home)),
-        join_objects.namespace(wish.namespace, labels=mark),
+        join_objects.namespace(options.namespace, labels=mark),
+        *(body for _, body in join_objects.credentials(options, home=found.home)),
+        join_objects.namespace(options.namespace, labels=mark),
         secret,
-        join_objects.cluster(wish, member.connection, identity=found.identity),
-        join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}"),
+        join_objects.cluster(options, member.connection, identity=found.identity),
+        join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}"),
     ]
 
 
-async def join(home: Client, member: Client, wish: Wish, *, announce: Callable[[str], None] = lambda _: None) -> Joined:
+async def join(
+    home: Client, member: Client, options: JoinOptions, *, announce: Callable[[str], None] = lambda _: None
+) -> Joined:
     """Join a cluster to a control plane (`home`). Rolls back what it created if it fails."""
-    found = await _look(home, member, wish)
-    work = _Work(home, member, wish, found, announce)
+    found = await _look(home, member, options)
+    work = _Work(home, member, options, found, announce)
     try:
         await work.carry_out()
     except (Exception, asyncio.CancelledError) as error:
@@ -106,7 +108,7 @@ async def join(home: Client, member: Client, wish: Wish, *, announce: Callable[[
             told = str(error) or "interrupted"
             raise UnwindError(f"{told}; left behind: {', '.join(left)}", remedy="run join again to resume") from error
         raise
-    return Joined(name=wish.name, id=found.identity, done=tuple(work.done))
+    return Joined(name=options.name, id=found.identity, done=tuple(work.done))
 
 
 async def take_out(client: Client, name: str, namespace: str, *, joined_to: str) -> list[str]:
@@ -142,11 +144,11 @@ class _Work:
     """The progress of one join."""
 
     def __init__(
-        self, home: Client, member: Client, wish: Wish, found: _Found, announce: Callable[[str], None]
+        self, home: Client, member: Client, options: JoinOptions, found: _Found, announce: Callable[[str], None]
     ) -> None:
         self._home = home
         self._member = member
-        self._wish = wish
+        self._options = options
         self._found = found
         self._announce = announce
         self._made: list[tuple[Client, Resource, Object]] = []
@@ -155,18 +157,18 @@ class _Work:
         self.done: list[JoinedObject] = []
 
     async def carry_out(self) -> None:
-        wish, home, member = self._wish, self._found.home, self._member
+        options, home, member = self._options, self._found.home, self._member
         mark = {names.JOINED_LABEL: home}
-        await self._ensure(member, NAMESPACES, join_objects.namespace(wish.namespace, labels=mark))
-        for resource, body in join_objects.credentials(wish, home=home):
+        await self._ensure(member, NAMESPACES, join_objects.namespace(options.namespace, labels=mark))
+        for resource, body in join_objects.credentials(options, home=home):
             await self._ensure(member, resource, body)
-        await self._ensure(self._home, NAMESPACES, join_objects.namespace(wish.namespace, labels=mark))
+        await self._ensure(self._home, NAMESPACES, join_objects.namespace(options.namespace, labels=mark))
         secret = await self._ensure_secret()
         cluster = await self._ensure_cluster()
         await self._ensure_owner(secret, cluster)
         # Labelled with its owner: one that another cluster of this name left behind is a different object.
         label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
-        execution = join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
+        execution = join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}", labels=label)
         await self._ensure(self._home, NAMESPACES, execution)
 
     async def take_back(self) -> list[str]:
@@ -215,30 +217,30 @@ class _Work:
 
     async def _ensure_secret(self) -> Object:
         """The Secret with a token that is verified to work."""
-        wish, member = self._wish, self._member
-        found = await _get(self._home, SECRETS, wish.name, wish.namespace)
+        options, member = self._options, self._member
+        found = await _get(self._home, SECRETS, options.name, options.namespace)
         if found:
             _refuse(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
             if await self._serves(found):
                 self._report(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
-        token = await tokens.request(member, namespace=wish.namespace, account=wish.account)
-        body = join_objects.secret(wish, member.connection, token, home=self._found.home)
+        token = await tokens.request(member, namespace=options.namespace, account=options.account)
+        body = join_objects.secret(options, member.connection, token, home=self._found.home)
         await tokens.prove(self._connection(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
                 return made
-            raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
+            raise UnwindError(f"cannot join {options.name}: another join of it is running", remedy="retry")
         patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
-        written = await self._home.patch(SECRETS, wish.name, patch, namespace=wish.namespace)
+        written = await self._home.patch(SECRETS, options.name, patch, namespace=options.namespace)
         self._report(self._home, SECRETS, written, JoinResult.CHANGED)
         return written
 
     async def _serves(self, secret: Object) -> bool:
         """Whether the token of an earlier join still works."""
         try:
-            way = self._connection(secret)
-            await tokens.prove(way, identity=self._found.identity)
+            connection = self._connection(secret)
+            await tokens.prove(connection, identity=self._found.identity)
         except (ApiError, UnreachableError):
             return False
         token = tokens.read(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
@@ -246,21 +248,21 @@ class _Work:
 
     def _connection(self, secret: Object) -> ClusterConnection:
         """The same connection that the control plane will use."""
-        body = join_objects.cluster(self._wish, self._member.connection, identity=self._found.identity)
+        body = join_objects.cluster(self._options, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
 
     async def _ensure_cluster(self) -> Object:
-        wish, way = self._wish, self._member.connection
+        options, connection = self._options, self._member.connection
         before = self._found.cluster
         if before is None:
             made = await self._create(
-                self._home, CLUSTERS, join_objects.cluster(wish, way, identity=self._found.identity)
+                self._home, CLUSTERS, join_objects.cluster(options, connection, identity=self._found.identity)
             )
             if made is None:
-                raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
+                raise UnwindError(f"cannot join {options.name}: another join of it is running", remedy="retry")
             await self._refuse_twins(msgspec.convert(made, Cluster))
             return await self._strategy_once(made)
-        body = join_objects.cluster(wish, way, identity=self._found.identity)
+        body = join_objects.cluster(options, connection, identity=self._found.identity)
         annotations = body["metadata"].get("annotations") or {}
         patch = {
             "metadata": {"uid": before.metadata.uid, "annotations": annotations},
@@ -268,18 +270,18 @@ class _Work:
             "spec": {
                 "insecureSkipTLSVerification": None,
                 "proxyURL": None,
-                **join_objects.reached(wish, way),
-                **join_objects.said(wish),
+                **join_objects.connection_fields(options, connection),
+                **join_objects.option_fields(options),
             },
         }
-        now = await self._strategy_once(await self._home.patch(CLUSTERS, wish.name, patch))
+        now = await self._strategy_once(await self._home.patch(CLUSTERS, options.name, patch))
         same = now["metadata"]["generation"] == before.metadata.generation
         self._report(self._home, CLUSTERS, now, JoinResult.UNCHANGED if same else JoinResult.CHANGED)
         return now
 
     async def _strategy_once(self, cluster: Object) -> Object:
         """If the field is served, the annotation with the same value is not needed."""
-        strategy = self._wish.remove_strategy
+        strategy = self._options.remove_strategy
         if strategy is None or cluster["spec"].get("removeStrategy") != strategy:
             return cluster
         patch = {
@@ -291,9 +293,9 @@ class _Work:
         return await self._home.patch(CLUSTERS, cluster["metadata"]["name"], patch)
 
     async def _refuse_twins(self, ours: Cluster) -> None:
-        """Two joins of the same cluster under two names may both find none at first; the later one gives way."""
-        others = [cluster for cluster in await _clusters(self._home) if join_objects.may_be_older(cluster, ours)]
-        join_objects.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
+        """Two joins of the same cluster under two names may both find none at first; the later one gives up."""
+        others = [cluster for cluster in await _clusters(self._home) if join_checks.may_be_older(cluster, ours)]
+        join_checks.existing_member(self._options, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _ensure_owner(self, secret: Object, cluster: Object) -> None:
         """Make the Cluster the owner of the Secret, so that it is deleted with it."""
@@ -336,9 +338,9 @@ class _Work:
         return _MEMBER if client is self._member else _CONTROL_PLANE
 
 
-async def _look(home: Client, member: Client, wish: Wish) -> _Found:
+async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
     """The identity of both clusters, and what exists. Raises UnwindError if the cluster cannot be joined."""
-    wish.check()
+    options.check()
     if urlsplit(member.connection.server).scheme != "https":
         raise UnwindError(
             f"cannot join the cluster: {kubeconfig.shown(member.connection.server)} is not an https address"
@@ -352,17 +354,17 @@ async def _look(home: Client, member: Client, wish: Wish) -> _Found:
         clusters = await _clusters(home)
     except (ApiError, UnreachableError) as error:
         raise UnwindError(
-            f"cannot join {wish.name} to the control plane at {home.connection.server}: {error}"
+            f"cannot join {options.name} to the control plane at {home.connection.server}: {error}"
         ) from error
-    cluster = join_objects.standing(wish, clusters, identity=identity, server=member.connection.server)
-    made = join_objects.credentials(wish, home=uid)
+    cluster = join_checks.existing_member(options, clusters, identity=identity, server=member.connection.server)
+    made = join_objects.credentials(options, home=uid)
     # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (
-        (member, NAMESPACES, wish.namespace, None),
+        (member, NAMESPACES, options.namespace, None),
         *((member, kind, it["metadata"]["name"], it["metadata"].get("namespace")) for kind, it in made),
-        (home, NAMESPACES, wish.namespace, None),
-        (home, SECRETS, wish.name, wish.namespace),
-        (home, NAMESPACES, f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", None),
+        (home, NAMESPACES, options.namespace, None),
+        (home, SECRETS, options.name, options.namespace),
+        (home, NAMESPACES, f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}", None),
     ):
         if there := await _get(client, resource, name, namespace):
             _refuse(_MEMBER if client is member else _CONTROL_PLANE, resource, there, home=uid)

@@ -1,4 +1,4 @@
-"""The objects of a membership on both sides, and the checks before a join (pure)."""
+"""The objects that a join creates, in the member and in the control plane (pure)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, ClusterSyncMode, RemoveStrategy
+from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, ClusterSyncMode, RemoveStrategy
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
-from unwind.kube.absence import is_newer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from unwind.kube.kubeconfig import ClusterConnection
 
 Object = dict[str, Any]
@@ -27,7 +24,7 @@ _LONGEST = 48
 _LONGEST_NAMESPACE = 63
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a join."""
 
     name: str
@@ -69,7 +66,7 @@ def namespace(name: str, *, labels: dict[str, str] | None = None) -> Object:
     return _object(NAMESPACES, name, labels=labels)
 
 
-def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
+def credentials(options: JoinOptions, *, home: str) -> list[tuple[Resource, Object]]:
     """Unwind's objects in a member, in order of creation. `home`: the uid of the control plane's kube-system
     namespace."""
     mark = {names.JOINED_LABEL: home}
@@ -78,15 +75,15 @@ def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
         {"nonResourceURLs": ["*"], "verbs": ["get"]},
     ]
-    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": wish.account, "namespace": wish.namespace}
-    role_ref = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": role(wish.name)}
+    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": options.account, "namespace": options.namespace}
+    role_ref = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": role(options.name)}
     return [
-        (SERVICE_ACCOUNTS, _object(SERVICE_ACCOUNTS, wish.account, namespace=wish.namespace, labels=mark)),
-        (CLUSTER_ROLES, {**_object(CLUSTER_ROLES, role(wish.name), labels=mark), "rules": rules}),
+        (SERVICE_ACCOUNTS, _object(SERVICE_ACCOUNTS, options.account, namespace=options.namespace, labels=mark)),
+        (CLUSTER_ROLES, {**_object(CLUSTER_ROLES, role(options.name), labels=mark), "rules": rules}),
         (
             CLUSTER_ROLE_BINDINGS,
             {
-                **_object(CLUSTER_ROLE_BINDINGS, role(wish.name), labels=mark),
+                **_object(CLUSTER_ROLE_BINDINGS, role(options.name), labels=mark),
                 "roleRef": role_ref,
                 "subjects": [subject],
             },
@@ -94,83 +91,49 @@ def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
     ]
 
 
-def secret(wish: Wish, way: ClusterConnection, token: str, *, home: str) -> Object:
+def secret(options: JoinOptions, connection: ClusterConnection, token: str, *, home: str) -> Object:
     """The Secret with the member's credentials."""
-    data = {TOKEN_KEY: token.encode()} | ({CA_BUNDLE_KEY: way.authority} if way.authority else {})
-    body = _object(SECRETS, wish.name, namespace=wish.namespace, labels={names.JOINED_LABEL: home})
+    data = {TOKEN_KEY: token.encode()} | ({CA_BUNDLE_KEY: connection.authority} if connection.authority else {})
+    body = _object(SECRETS, options.name, namespace=options.namespace, labels={names.JOINED_LABEL: home})
     return {**body, "data": {key: base64.b64encode(text).decode() for key, text in data.items()}}
 
 
-def cluster(wish: Wish, way: ClusterConnection, *, identity: str) -> Object:
+def cluster(options: JoinOptions, connection: ClusterConnection, *, identity: str) -> Object:
     """The Cluster object of the member. `identity`: the uid of its kube-system namespace."""
-    body = _object(CLUSTERS, wish.name)
-    if wish.remove_strategy:
+    body = _object(CLUSTERS, options.name)
+    if options.remove_strategy:
         # An API server without the field in its schema drops it silently: then the annotation counts.
-        body["metadata"]["annotations"] = {names.REMOVE_STRATEGY_ANNOTATION: wish.remove_strategy.value}
+        body["metadata"]["annotations"] = {names.REMOVE_STRATEGY_ANNOTATION: options.remove_strategy.value}
     return {
         **body,
-        "spec": {"syncMode": ClusterSyncMode.PUSH.value, "id": identity, **reached(wish, way), **said(wish)},
+        "spec": {
+            "syncMode": ClusterSyncMode.PUSH.value,
+            "id": identity,
+            **connection_fields(options, connection),
+            **option_fields(options),
+        },
     }
 
 
-def reached(wish: Wish, way: ClusterConnection) -> Object:
+def connection_fields(options: JoinOptions, connection: ClusterConnection) -> Object:
     """The connection fields of the Cluster object."""
     return {
-        "apiEndpoint": way.server,
-        "secretRef": {"namespace": wish.namespace, "name": wish.name},
-        **({"insecureSkipTLSVerification": True} if way.insecure else {}),
-        **({"proxyURL": way.proxy} if way.proxy else {}),
+        "apiEndpoint": connection.server,
+        "secretRef": {"namespace": options.namespace, "name": options.name},
+        **({"insecureSkipTLSVerification": True} if connection.insecure else {}),
+        **({"proxyURL": connection.proxy} if connection.proxy else {}),
     }
 
 
-def said(wish: Wish) -> Object:
+def option_fields(options: JoinOptions) -> Object:
     """The fields that the user set, and nothing else."""
-    told = {
-        "provider": wish.provider,
-        "region": wish.region,
-        "zones": list(wish.zones),
-        "removeStrategy": wish.remove_strategy.value if wish.remove_strategy else "",
+    values = {
+        "provider": options.provider,
+        "region": options.region,
+        "zones": list(options.zones),
+        "removeStrategy": options.remove_strategy.value if options.remove_strategy else "",
     }
-    return {field: value for field, value in told.items() if value}
-
-
-def standing(wish: Wish, clusters: Iterable[Cluster], *, identity: str, server: str) -> Cluster | None:
-    """The existing Cluster object of this member; None if there is none. Raises UnwindError if it cannot be joined.
-
-    `identity`: the uid of the member's kube-system namespace. `server`: its address.
-    """
-    found = None
-    for item in clusters:
-        name, spec = item.metadata.name, item.spec
-        if name == wish.name:
-            found = item
-        elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
-            raise UnwindError(
-                f"this cluster is already joined as {name}",
-                remedy=f"unjoin {name} first, or use that name",
-            )
-    if found is None:
-        return None
-    if found.spec.id != identity:
-        which = f"cluster {found.spec.id}" if found.spec.id else "a cluster without an id"
-        raise UnwindError(f"the name {wish.name} is taken by {which}", remedy="use another name")
-    if found.metadata.terminating:
-        raise UnwindError(f"{wish.name} is being unjoined", remedy="wait until it is gone, then join again")
-    if found.spec.sync_mode != ClusterSyncMode.PUSH:
-        raise UnwindError(f"{wish.name} is already joined in {found.spec.sync_mode} mode", remedy="unjoin it first")
-    return found
-
-
-def may_be_older(other: Cluster, ours: Cluster) -> bool:
-    """Whether a Cluster may be older than ours, which was just created.
-
-    If both were created in the same second, resourceVersions decide, unless the other one was updated since.
-    """
-    then, now = other.metadata, ours.metadata
-    if then.creation_timestamp != now.creation_timestamp:
-        return str(then.creation_timestamp) < str(now.creation_timestamp)
-    touched = then.generation > 1 or bool(then.finalizers) or bool(other.status.conditions)
-    return touched or is_newer(now.resource_version, than=then.resource_version)
+    return {field: value for field, value in values.items() if value}
 
 
 def _object(

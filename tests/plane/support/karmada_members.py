@@ -20,7 +20,7 @@ from unwind.clock import SYSTEM
 from unwind.karmada import join
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
-from unwind.karmada.join_objects import Wish
+from unwind.karmada.join_objects import JoinOptions
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
@@ -146,12 +146,12 @@ async def _drop(client: Client, kind: Any, name: str, namespace: str | None) -> 
 
 @asynccontextmanager
 async def joined(
-    client: Client, cluster: LocalCluster, *, name: str = "", via: Client | None = None, **wish: Any
+    client: Client, cluster: LocalCluster, *, name: str = "", via: Client | None = None, **options: Any
 ) -> AsyncIterator[Member]:
     """A cluster joined for one test. `via`: another way to it, such as a proxy, by which it is joined."""
     name = name or a_name()
     await prepare(cluster)
-    done = await join.join(client, via or cluster.client, Wish(name=name, **wish))
+    done = await join.join(client, via or cluster.client, JoinOptions(name=name, **options))
     member = Member(client, cluster, name, done)
     try:
         yield member

@@ -195,13 +195,15 @@ def _confirmed(chunk: Inventory) -> bool:
 
 
 @asynccontextmanager
-async def scene(plane: Plane, namespace: str, *, home: Client | None = None, **wish: Any) -> AsyncIterator[UnjoinScene]:
+async def scene(
+    plane: Plane, namespace: str, *, home: Client | None = None, **options: Any
+) -> AsyncIterator[UnjoinScene]:
     """A member that is joined for one test. `home`: another control plane than the first, with all that it needs."""
     cluster, client = plane.members[MEMBER], home or plane.management.client
     if home is None:
         await karmada_members.install(client)
     await cluster.create_namespace(namespace)
-    async with karmada_members.joined(client, cluster, **wish) as member:
+    async with karmada_members.joined(client, cluster, **options) as member:
         it = UnjoinScene(member.client, member.cluster, member.name, member.joined)
         it.namespace = namespace
         it.uid = (await it.get()).metadata.uid
