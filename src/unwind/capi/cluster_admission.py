@@ -1,4 +1,4 @@
-"""The admission webhook of Clusters: records which user force-releases or deletes a cluster.
+"""The admission webhook of Clusters: records which user force-releases or deletes a cluster, or changes removeStrategy.
 
 The rule about force-release is pure. A mutating webhook cannot change a DELETE, so the user is recorded by a write of
 our own. The webhook never denies a request, and never delays one by more than a moment.

@@ -1,4 +1,4 @@
-"""What is in the way of a removal: looked at where it is, for `diagnosing` to say why and who must act."""
+"""Reads what blocks a removal, on the cluster where it is, and returns blockers with a cause and who must act."""
 
 from __future__ import annotations
 
