@@ -277,8 +277,8 @@ async def serve(pair: KeyPair, path: Path) -> None:
         webhook = ProtectionWebhook(
             counts=caches.counts,
             guards=caches.guards,
-            looking=ProtectionLookup(client),
-            telling=DenialReporter(registry=new_registry(), recorder=Recorder(client, instance="bench")),
+            lookup=ProtectionLookup(client),
+            reporter=DenialReporter(registry=new_registry(), recorder=Recorder(client, instance="bench")),
         )
         routes = [Route(path="/constant", name="constant", handler=constant), *webhook.routes()]
         listener = Listener("https", routes, tls=Tls(pair))

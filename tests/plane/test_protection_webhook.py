@@ -98,8 +98,8 @@ async def answering(cluster: LocalCluster, *, counting: bool = True) -> AsyncIte
         webhook = ProtectionWebhook(
             counts=caches.counts,
             guards=caches.guards,
-            looking=ProtectionLookup(client),
-            telling=DenialReporter(registry=registry, recorder=recorder),
+            lookup=ProtectionLookup(client),
+            reporter=DenialReporter(registry=registry, recorder=recorder),
         )
         listener = Listener("https", webhook.routes(), tls=Tls(pair))
         listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")

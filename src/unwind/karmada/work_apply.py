@@ -14,7 +14,7 @@ from unwind.deploy.manifest_sources import ManifestSource
 from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
-from unwind.karmada import work_status as telling
+from unwind.karmada import work_status
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
 from unwind.kube.workqueue import JITTER
@@ -156,7 +156,7 @@ class WorkApplier:
         def told(placed: PlacedObject, obj: Object) -> None:
             standing.leave(placed.key, placed.resource, obj)
             if not placed.implied:
-                standing.statuses[placed.key] = telling.manifest_status(placed, ordinals[placed.place], obj)
+                standing.statuses[placed.key] = work_status.manifest_status(placed, ordinals[placed.place], obj)
 
         if not standing.looked:
             # Before the first object is created: without the finalizer the objects could be orphaned. It goes with the

@@ -15,7 +15,7 @@ from unwind.api.meta import find, is_true
 from unwind.api.names import ConditionType, Finalizer
 from unwind.concurrency import unless
 from unwind.errors import UnwindError
-from unwind.karmada import work_status as telling
+from unwind.karmada import work_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
 from unwind.karmada.work_status import WorkWriter, key_of
@@ -215,7 +215,7 @@ class WorkController(Controller["Key"]):
             await self._writer.set_finalizer(work, wanted=True)
         elif work.spec.suspend_dispatching:
             self._prunings.give_up(work.metadata.uid)
-            await self._writer.write(work, lambda it: telling.suspended(it, now=self._clock.now()))
+            await self._writer.write(work, lambda it: work_status.suspended(it, now=self._clock.now()))
         else:
             return await self._keep(work, cluster)
         return None
@@ -251,7 +251,7 @@ class WorkController(Controller["Key"]):
             told, reached = str(error), not isinstance(error, UnreachableError)
             await self._writer.write(
                 work,
-                lambda it: telling.failed(it, told, reached=reached, generation=generation, now=self._clock.now()),
+                lambda it: work_status.failed(it, told, reached=reached, generation=generation, now=self._clock.now()),
             )
             raise
         if resources := standing.resources:
@@ -262,7 +262,7 @@ class WorkController(Controller["Key"]):
             standing.pruned = state  # a first apply has nothing to prune
         await self._writer.write(
             work,
-            lambda it: telling.applied(
+            lambda it: work_status.applied(
                 it, standing.trouble, standing.statuses.values(), generation=generation, now=self._clock.now()
             ),
         )

@@ -269,8 +269,8 @@ def protection(context: ManagerContext) -> Components:
     webhook = ProtectionWebhook(
         counts=caches.counts,
         guards=caches.guards,
-        looking=ProtectionLookup(client, groups=context.protection.groups),
-        telling=DenialReporter(registry=context.registry, recorder=context.recorder),
+        lookup=ProtectionLookup(client, groups=context.protection.groups),
+        reporter=DenialReporter(registry=context.registry, recorder=context.recorder),
     )
     return Components(
         controllers=(controller,),

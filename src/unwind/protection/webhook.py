@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.protection.kinds import ProtectedKind
     from unwind.protection.live_reader import ProtectionLookup
+    from unwind.protection.reports import DenialReporter
     from unwind.protection.subjects import LabelledObject
     from unwind.server.routes import Request
 
@@ -51,12 +52,12 @@ class ProtectionWebhook:
     """Answers admission reviews."""
 
     def __init__(
-        self, *, counts: NamespaceCounts, guards: ProtectedContents, looking: ProtectionLookup, telling: DenialReporter
+        self, *, counts: NamespaceCounts, guards: ProtectedContents, lookup: ProtectionLookup, reporter: DenialReporter
     ) -> None:
         self._counts = counts
         self._guards = guards
-        self._looking = looking
-        self._reporter = telling
+        self._lookup = lookup
+        self._reporter = reporter
 
     def routes(self) -> tuple[Route, ...]:
         """The routes of the webhook. They respond also before the caches are synced: then everything is read fresh, and
@@ -122,13 +123,13 @@ class ProtectionWebhook:
         subject, within = found.subject, request.remaining * _SHARE
         counting = subject.label is not None
         if subject.kind.rest is Rest.CONTENTS:
-            contents = await self._looking.in_namespace(found.ref.name, counting=counting, within=within)
+            contents = await self._lookup.in_namespace(found.ref.name, counting=counting, within=within)
         else:
             try:
                 defined = subjects.definition(asked.old_object)
             except ValueError as error:
                 return Response(admission.unreadable(asked, f"cannot decode the CRD: {error}"))
-            contents = await self._looking.of_definition(defined, counting=counting, within=within)
+            contents = await self._lookup.of_definition(defined, counting=counting, within=within)
         return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
 
     def _answer(

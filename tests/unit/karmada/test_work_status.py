@@ -10,7 +10,7 @@ from unwind.api.meta import ObjectMeta, find, with_condition
 from unwind.api.names import Reason
 from unwind.api.resources import CONFIG_MAPS
 from unwind.deploy.placements import place
-from unwind.karmada import work_status as telling
+from unwind.karmada import work_status
 from unwind.karmada.work_apply import matters, source_of
 
 if TYPE_CHECKING:
@@ -27,24 +27,26 @@ def work(*manifests: Object, **meta: Any) -> Work:
 
 
 def test_a_member_that_does_not_answer_is_told_of_with_since_when_and_no_longer_when_it_does() -> None:
-    first = telling.failed(WorkStatus(), "no answer", reached=False, generation=1, now=NOW)
-    again = telling.failed(first, "no answer", reached=False, generation=1, now=LATER)
+    first = work_status.failed(WorkStatus(), "no answer", reached=False, generation=1, now=NOW)
+    again = work_status.failed(first, "no answer", reached=False, generation=1, now=LATER)
     assert again == first, "it is the same for as long as it lasts"
     found = find(first.conditions, "MemberUnreachable")
     assert found
     assert found.message == "since 2026-01-02T03:04:05Z: no answer"
-    answered = telling.applied(again, "", (), generation=1, now=LATER)
+    answered = work_status.applied(again, "", (), generation=1, now=LATER)
     assert [condition.type for condition in answered.conditions] == ["Applied"]
 
 
 def test_what_is_waited_for_is_told_and_taken_back() -> None:
-    waits = telling.waiting_status(WorkStatus(), Reason.DELETING, "ConfigMap x/a waits for example.dev/hold", now=NOW)
+    waits = work_status.waiting_status(
+        WorkStatus(), Reason.DELETING, "ConfigMap x/a waits for example.dev/hold", now=NOW
+    )
     assert [(condition.type, condition.reason) for condition in waits.conditions] == [("Blocked", "Deleting")]
-    assert telling.waiting_status(waits, None, now=LATER) == WorkStatus()
+    assert work_status.waiting_status(waits, None, now=LATER) == WorkStatus()
 
 
 def test_what_was_applied_says_for_which_generation() -> None:
-    status = telling.applied(telling.suspended(WorkStatus(), now=NOW), "", (), generation=7, now=NOW)
+    status = work_status.applied(work_status.suspended(WorkStatus(), now=NOW), "", (), generation=7, now=NOW)
     [one] = status.conditions
     assert (one.type, one.status, one.reason, one.observed_generation) == ("Applied", "True", "AppliedSuccessful", 7)
 
@@ -54,8 +56,10 @@ def test_only_our_conditions_are_written_and_the_first_ordinal_is_not_left_out()
     [placed] = place([source_of(it)], [CONFIG_MAPS]).objects.values()
     theirs = with_condition((), type="Theirs", status=True, reason="Because", now=NOW)
     obj = MAP | {"metadata": {"name": "a", "uid": "o", "resourceVersion": "1"}, "status": {"well": True}}
-    said = [telling.manifest_status(placed, 0, obj)]
-    body = telling.status_to_apply(it, telling.applied(WorkStatus(conditions=theirs), "", said, generation=1, now=NOW))
+    said = [work_status.manifest_status(placed, 0, obj)]
+    body = work_status.status_to_apply(
+        it, work_status.applied(WorkStatus(conditions=theirs), "", said, generation=1, now=NOW)
+    )
     assert [item["type"] for item in body["status"]["conditions"]] == ["Applied"]
     [told] = body["status"]["manifestStatuses"]
     assert told["identifier"]["ordinal"] == 0
@@ -67,7 +71,7 @@ def test_a_status_that_is_too_large_for_a_work_is_left_out() -> None:
     it = work(MAP)
     [placed] = place([source_of(it)], [CONFIG_MAPS]).objects.values()
     obj = MAP | {"status": {"log": "x" * 20_000}}
-    assert telling.manifest_status(placed, 0, obj).status == {}
+    assert work_status.manifest_status(placed, 0, obj).status == {}
 
 
 def test_a_manifest_that_cannot_be_read_is_named_by_its_place_and_the_others_are_read() -> None:

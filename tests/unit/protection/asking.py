@@ -187,8 +187,8 @@ class Webhook:
         self.answering = ProtectionWebhook(
             counts=known,
             guards=known,
-            looking=ProtectionLookup(client, groups=groups),
-            telling=DenialReporter(registry=self.registry, recorder=self.recorder),
+            lookup=ProtectionLookup(client, groups=groups),
+            reporter=DenialReporter(registry=self.registry, recorder=self.recorder),
         )
 
     async def post(self, body: bytes, *, path: str = PROTECTION_PATH, seconds: float = 10.0) -> Response:
