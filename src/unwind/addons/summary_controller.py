@@ -17,7 +17,7 @@ from unwind.addons.summary_withdrawal import SummaryWithdrawal
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus, SyncMode
-from unwind.concurrency import to_tell
+from unwind.concurrency import unless
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
@@ -27,8 +27,6 @@ from unwind.members.targets import ClusterKey
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.addons.summary_deployment import DeploymentResult
     from unwind.api.unwind import Teardown
@@ -254,7 +252,7 @@ class SummaryController(Controller[Key]):
         stop = self._stops[key_of(summary)] = asyncio.Event()
         self._enqueue_dependents(summary)  # they come next
         try:
-            await _unless(stop, self._put(summary, target))
+            await unless(stop, self._put(summary, target))
         finally:
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
@@ -333,20 +331,3 @@ def _shared_state(summary: ClusterSummary) -> object:
 def _reached_by(target: AddonTarget) -> object:
     """The fields of a cluster that decide whether it can be deployed to."""
     return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
-
-
-async def _unless(told: asyncio.Event, work: Awaitable[None]) -> None:
-    """Await the work; cancel it if the event is set first."""
-
-    async def doing() -> None:
-        await work
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(doing())
-            waiting = group.create_task(told.wait())
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            task.cancel()
-            waiting.cancel()
-    except ExceptionGroup as failures:
-        raise to_tell(failures) from None
