@@ -82,7 +82,9 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text().strip()
     except OSError as error:
-        raise UnwindError(f"cannot read the token file {path}: {error.strerror}") from error
+        raise UnwindError(
+            f"cannot read the token file {path}: {error.strerror}", remedy="check that it exists and is readable"
+        ) from error
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -121,7 +123,8 @@ async def _run(plugin: Exec, connection: ClusterConnection) -> tuple[RequestCred
             await process.wait()
         if isinstance(error, TimeoutError):
             raise UnwindError(
-                f"the credential plugin {plugin.command} timed out after {_PLUGIN_TIMEOUT:.0f}s"
+                f"the credential plugin {plugin.command} timed out after {_PLUGIN_TIMEOUT:.0f}s",
+                remedy="run it by hand to see what it waits for",
             ) from None
         raise
     if process.returncode:
@@ -133,7 +136,10 @@ async def _run(plugin: Exec, connection: ClusterConnection) -> tuple[RequestCred
     try:
         status = msgspec.json.decode(output, type=_ExecCredential).status
     except msgspec.DecodeError as error:
-        raise UnwindError(f"cannot decode the output of the credential plugin {plugin.command}: {error}") from error
+        raise UnwindError(
+            f"cannot decode the output of the credential plugin {plugin.command}: {error}",
+            remedy="run it by hand: it must print an ExecCredential as JSON",
+        ) from error
     return _proof(status), _lasts(status.expiration_timestamp)
 
 

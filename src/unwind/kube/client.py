@@ -148,9 +148,15 @@ class Client:
             # A CRD may name its list kind freely, but not like its items.
             other = page.kind in ("", "Status", resource.kind)
             if other or (page.metadata.continue_ and page.metadata.continue_ == token):
-                raise UnreadableError(f"the response to GET {path} is not a list")
+                raise UnreadableError(
+                    f"cannot list {resource.plural}: the response of {self.connection.server} to GET {path} "
+                    "is not a list"
+                )
             if total > MOST_LISTED:
-                raise UnreadableError(f"the list {path} is larger than {MOST_LISTED >> 20} MiB")
+                raise UnreadableError(
+                    f"cannot list {resource.plural}: the list {path} is larger than {MOST_LISTED >> 20} MiB",
+                    remedy=f"delete {resource.plural} that are not needed",
+                )
             yield page
             token = page.metadata.continue_
             if not token:
@@ -376,7 +382,7 @@ class Client:
         )
         decoded: Object = read(answer, dict, path)
         if decoded.get("kind") != "Status" and not isinstance(decoded.get("metadata"), dict):
-            raise UnreadableError(f"the response to {method} {path} is not an object")
+            raise UnreadableError(f"the response of {self.connection.server} to {method} {path} is not an object")
         return decoded
 
     async def _call(

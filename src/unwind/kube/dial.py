@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _RETRY = Backoff(first=1.0, limit=30.0)
+_CHECK_PROXY = "check the proxy, and its address in proxy-url of the kubeconfig or in HTTPS_PROXY"
 
 
 class Probe:
@@ -111,7 +112,7 @@ async def connect(
                 transport.abort()
                 raise
             if after is None:
-                raise BrokenError("the proxy closed the tunnel")
+                raise BrokenError("the proxy closed the tunnel", remedy=_CHECK_PROXY)
             made.connection_made(after)
     made.context = context
     return made
@@ -132,12 +133,12 @@ class _Opening(asyncio.Protocol):
         first = (await self._head).split(b"\r\n", 1)[0]
         if first.split(b" ")[1:2] != [b"200"]:
             told = without_password(first[:200].decode(errors="replace"), way.proxy)
-            raise BrokenError(f"the proxy refused the tunnel: {told}")
+            raise BrokenError(f"the proxy refused the tunnel: {told}", remedy=_CHECK_PROXY)
 
     def data_received(self, data: bytes) -> None:
         if len(self._came) > MOST_HEAD:
             if not self._head.done():
-                self._head.set_exception(BrokenError("the response of the proxy is too long"))
+                self._head.set_exception(BrokenError("the response of the proxy is too long", remedy=_CHECK_PROXY))
             return
         self._came += data
         if b"\r\n\r\n" in self._came and not self._head.done():
@@ -145,7 +146,8 @@ class _Opening(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._head.done():
-            self._head.set_exception(BrokenError(str(error) if error else "the proxy closed the connection"))
+            what = str(error) if error else "the proxy closed the connection"
+            self._head.set_exception(BrokenError(what, remedy=_CHECK_PROXY))
 
 
 def without_password(text: str, proxy: str) -> str:

@@ -73,7 +73,7 @@ async def resource_of(discovery: Discovery, kind: str) -> Resource:
     silent = await discovery.silent()
     if silent:
         # The resources of these API versions are unknown: it may be among them.
-        remedy = f"it may belong to {', '.join(silent)}, whose server does not answer"
+        remedy = f"it may belong to {', '.join(silent)}, whose server does not answer; see `kubectl get apiservices`"
         raise UnwindError(f"kind {kind!r} not found", remedy=remedy)
     raise UnwindError(f"kind {kind!r} not found in this cluster", remedy=_LISTS)
 
@@ -176,7 +176,7 @@ class Discovery:
         try:
             groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UnreadableError(f"cannot decode the API discovery document ({error})") from error
+            raise UnreadableError(f"cannot decode the API discovery document (GET /api and /apis): {error}") from error
         self._kinds = list(_kinds(groups))
         self._silent = list(_silent(groups))
 

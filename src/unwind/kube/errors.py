@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
 
 
+CHECK_SERVER = "check the address of the API server, and the proxies between Unwind and it"
+
+
 class Details(msgspec.Struct, frozen=True):
     """The object that a Status is about; `kind` is the resource's plural name."""
 
@@ -87,6 +90,9 @@ class TooLargeAnswerError(UnreachableError):
 
 class UnreadableError(UnreachableError):
     """The response is not one of an API server: nothing is known about any object."""
+
+    def __init__(self, what: str, *, remedy: str = CHECK_SERVER) -> None:
+        super().__init__(what, remedy=remedy)
 
 
 _BY_REASON: dict[str, type[ApiError]] = {

@@ -71,7 +71,9 @@ class Fence:
     @property
     def lost(self) -> FencedError:
         """The error to raise once it is lost."""
-        return FencedError(f"this replica lost the shard of {self.key}, so nothing more is written for it")
+        return FencedError(
+            f"this replica lost the shard of {self.key}, so it writes nothing more for it; another replica continues"
+        )
 
     @property
     def unsettled(self) -> float:

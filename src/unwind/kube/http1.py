@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import httptools
 import msgspec
 
+from unwind.kube.errors import CHECK_SERVER
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
@@ -25,14 +27,16 @@ _KEPT = 1 << 20
 MOST_BODY = 32 << 20
 MOST_HEAD = 64 << 10
 _MOST_INFORMATIONAL = 16
+_DAMAGED = "check the proxies between Unwind and the API server: one of them damages responses"
 
 
 class BrokenError(Exception):
     """The connection ended before the response did, or what came was not HTTP."""
 
-    def __init__(self, what: str, *, unanswered: bool = False) -> None:
+    def __init__(self, what: str, *, remedy: str = "", unanswered: bool = False) -> None:
         """`unanswered`: no part of a response had come, on a reused connection."""
         super().__init__(what)
+        self.remedy = remedy
         self.unanswered = unanswered
 
 
@@ -104,7 +108,7 @@ class Wire(asyncio.Protocol):
         self._checking = checking = self._loop.create_future()
         checking.add_done_callback(_retrieved)
         if self._transport is None:
-            checking.set_exception(BrokenError("the server closed the connection", unanswered=self._used))
+            checking.set_exception(_closed(unanswered=self._used))
         else:
             self._transport.write(request)
         return checking
@@ -122,7 +126,7 @@ class Wire(asyncio.Protocol):
         self._reply = reply = self._loop.create_future()
         if self._transport is None:
             # Lost between two turns of the loop: `connection_lost` was called, and nothing else will be.
-            reply.set_exception(BrokenError("the server closed the connection", unanswered=self._used))
+            reply.set_exception(_closed(unanswered=self._used))
             return reply
         self._streamed = streamed
         self._begun = False
@@ -138,14 +142,19 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._expecting:
             # It must not be taken for the response to the next request.
-            self._break(BrokenError("unexpected response"))
+            self._break(_not_requested())
             return
         self._begun = True
         self._unseen += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._break(BrokenError(f"invalid HTTP: {error}"))
+            self._break(
+                BrokenError(
+                    f"invalid HTTP: {error}",
+                    remedy=CHECK_SERVER,
+                )
+            )
             return
         # The parser buffers an unfinished header or trailer, so received bytes count, not parsed ones.
         if self._unseen > MOST_HEAD:
@@ -155,9 +164,8 @@ class Wire(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        what = str(error) if error else "the server closed the connection"
         self._transport = None
-        self._fail(BrokenError(what, unanswered=self._used and not self._begun))
+        self._fail(_closed(error, unanswered=self._used and not self._begun))
         self._lost(self)
 
     @property
@@ -179,7 +187,7 @@ class Wire(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if not self._expecting:
-            self._break(BrokenError("unexpected response"))
+            self._break(_not_requested())
         self._headers = {}
         self._body = b""
         self._head = 0
@@ -201,7 +209,12 @@ class Wire(asyncio.Protocol):
         if not self._reply or self._reply.done() or self._transport is None:
             return
         if encoding := self._encoding():
-            self._break(BrokenError(f"the stream has the unexpected encoding {encoding}"))
+            self._break(
+                BrokenError(
+                    f"the stream has the unexpected Content-Encoding {encoding}",
+                    remedy="turn off compression in the proxy between Unwind and the API server",
+                )
+            )
             return
         self._stream = _Stream(self._transport)
         self._reply.set_result(HTTPReply(200, self._headers, b"", self._stream.pieces()))
@@ -225,7 +238,12 @@ class Wire(asyncio.Protocol):
         if 100 <= self._parser.get_status_code() < 200:
             self._informational += 1
             if self._informational > _MOST_INFORMATIONAL:
-                self._break(BrokenError("too many informational responses"))
+                self._break(
+                    BrokenError(
+                        f"more than {_MOST_INFORMATIONAL} informational responses (HTTP 1xx)",
+                        remedy="check the proxies between Unwind and the API server",
+                    )
+                )
             return
         if self._check:
             self._checked()
@@ -259,7 +277,10 @@ class Wire(asyncio.Protocol):
         except BrokenError as broken:
             error = broken
         if error is None and not self._parser.should_keep_alive():
-            error = BrokenError("the server, or a proxy before it, closes the connection after each response")
+            error = BrokenError(
+                "the server, or a proxy before it, closes the connection after each response",
+                remedy="turn on HTTP keep-alive there",
+            )
         if error:
             self._break(error)
         elif self._checking and not self._checking.done():
@@ -271,7 +292,10 @@ class Wire(asyncio.Protocol):
         if encoding == "gzip":
             body = unpacked(body, most=MOST_BODY)
         elif encoding:
-            raise BrokenError(f"the response has the unexpected encoding {encoding}")
+            raise BrokenError(
+                f"the response has the unexpected Content-Encoding {encoding}",
+                remedy="turn off compression, except gzip, in the proxy between Unwind and the API server",
+            )
         return HTTPReply(self._parser.get_status_code(), self._headers, body)
 
     def _encoding(self) -> str:
@@ -292,20 +316,41 @@ def unpacked(packed: bytes, *, most: int) -> bytes:
     try:
         body = unpacking.decompress(packed, most + 1)
     except zlib.error as error:
-        raise BrokenError(f"cannot decompress the response: {error}") from error
+        raise BrokenError(f"cannot decompress the response: {error}", remedy=_DAMAGED) from error
     if len(body) > most:
         raise _too_large()
     if not unpacking.eof:
-        raise BrokenError("cannot decompress the response: it is incomplete")
+        raise BrokenError("cannot decompress the response: it is incomplete", remedy=_DAMAGED)
     return body
 
 
+def _closed(error: Exception | None = None, *, unanswered: bool) -> BrokenError:
+    return BrokenError(
+        str(error) if error else "the server closed the connection",
+        remedy="retry; if it happens again, see the logs of the API server and of the proxies before it",
+        unanswered=unanswered,
+    )
+
+
+def _not_requested() -> BrokenError:
+    return BrokenError(
+        "the server sent a response without a request",
+        remedy="check the proxies between Unwind and the API server",
+    )
+
+
 def _head_too_large() -> TooLargeError:
-    return TooLargeError(f"the response headers are larger than {MOST_HEAD >> 10} KiB")
+    return TooLargeError(
+        f"the response headers are larger than {MOST_HEAD >> 10} KiB",
+        remedy="check the proxies between Unwind and the API server, which may add headers",
+    )
 
 
 def _too_large() -> TooLargeError:
-    return TooLargeError(f"the response is larger than {MOST_BODY >> 20} MiB")
+    return TooLargeError(
+        f"the response is larger than {MOST_BODY >> 20} MiB",
+        remedy="reduce the size of the requested object",
+    )
 
 
 class _Stream:

@@ -182,7 +182,7 @@ class Informer(Generic[T]):
             async for page in pages:
                 version = page.metadata.resource_version
                 if not version:
-                    raise UnreadableError(f"the list of {view.resource.plural} has no resourceVersion")
+                    raise UnreadableError(f"cannot list {view.resource.plural}: the list has no resourceVersion")
                 for item in page.items or ():
                     obj = self._decode(item)
                     if isinstance(obj, Stamp):
@@ -237,11 +237,11 @@ class Informer(Generic[T]):
         if event.type == "ERROR":
             raise error_of(None, bytes(event.object), request=f"watch {view.resource.plural}")
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise UnreadableError(f"the watch of {view.resource.plural} sent an unknown event type")
+            raise UnreadableError(f"cannot watch {view.resource.plural}: unknown event type {event.type[:40]!r}")
         obj = self._decode(event.object)
         stamp = obj if isinstance(obj, Stamp) else view.stamp(obj)
         if not (stamp.uid and stamp.version and stamp.key.name):
-            raise UnreadableError(f"the watch of {view.resource.plural} sent an object without uid or resourceVersion")
+            raise UnreadableError(f"cannot watch {view.resource.plural}: an object has no uid or resourceVersion")
         if event.type == "DELETED":
             self.broken.pop(stamp.key, None)
             self._tell(self.store.drop(stamp.key, uid=stamp.uid))
@@ -321,10 +321,10 @@ def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
     try:
         return decode(body)
     except msgspec.ValidationError as error:
-        raise _InvalidError(str(error)) from error
+        raise _InvalidError(str(error), remedy="") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = bytes(body)[:60].decode(errors="replace")
-        raise UnreadableError(f"the response is not JSON ({error}): {shown!r}; check proxies") from error
+        raise UnreadableError(f"the response of the API server is not JSON ({error}): {shown!r}") from error
 
 
 def _serves(definition: Object, version: str) -> bool:

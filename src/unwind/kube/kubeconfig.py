@@ -81,15 +81,22 @@ class ClusterConnection(msgspec.Struct, frozen=True, kw_only=True):
             ("token", token),
         ):
             if value is not None and not isinstance(value, str):
-                raise UnwindError(f"cannot use the kubeconfig: {field} is not a string")
+                raise UnwindError(f"cannot use the kubeconfig: {field} is not a string", remedy=f"correct {field}")
             if value and _CONTROL.search(value):
-                raise UnwindError(f"cannot use the kubeconfig: {field} contains control characters")
+                raise UnwindError(
+                    f"cannot use the kubeconfig: {field} contains control characters", remedy=f"correct {field}"
+                )
         for field, value in (("server", self.server), ("proxy-url", self.proxy)):
             if value is not None and not _is_address(value):
-                raise UnwindError(f"cannot use the kubeconfig: {field} is not a valid address")
+                raise UnwindError(
+                    f"cannot use the kubeconfig: {field} is not a valid address", remedy=f"correct {field}"
+                )
         if "@" in urlsplit(self.server).netloc:
             # It would be shown wherever the server address is.
-            raise UnwindError("cannot use the kubeconfig: server contains a user name or a password")
+            raise UnwindError(
+                "cannot use the kubeconfig: server contains a user name or a password",
+                remedy="remove them from server, and use a token or a client certificate",
+            )
 
     def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
         """An SSL context that verifies the server and presents a client certificate (ours, or one from a plugin)."""
@@ -283,7 +290,7 @@ def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | No
             if isinstance(entry, dict) and entry.get("name") == name:
                 fields = entry.get(part) or {}
                 if not isinstance(fields, dict):
-                    raise TypeError(f"{name!r} in {section} is not a mapping")
+                    raise TypeError(f"the entry {name!r} in {section} of the kubeconfig is not a mapping; correct it")
                 return path, fields
     raise LookupError(f"no {name!r} in {section}")
 
@@ -315,17 +322,23 @@ def _bytes(fields: dict[str, Any], name: str, file: Path | None) -> bytes | None
 
 def _beside(file: Path | None, named: str, field: str) -> Path:
     if file is None:
-        raise ValueError(f"it names a file in {field}, which only a local kubeconfig may do")
+        raise ValueError(
+            f"the kubeconfig names a file in {field}, which only a local kubeconfig may do; "
+            "embed the content of the file"
+        )
     path = file.absolute().parent / Path(named).expanduser()
     if not path.is_file():
-        raise LookupError(f"the file {path} in {field} does not exist")
+        raise LookupError(f"the file {path} does not exist; correct {field} in the kubeconfig")
     return path
 
 
 def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | Basic | Exec | None:
     if plugin := user.get("exec"):
         if file is None:
-            raise ValueError("it has an exec plugin, which only a local kubeconfig may have")
+            raise ValueError(
+                "the kubeconfig has an exec plugin, which only a local kubeconfig may have; "
+                "use a token or a client certificate"
+            )
         command = plugin["command"]
         if "/" in command:
             command = str(file.absolute().parent / command)

@@ -45,7 +45,9 @@ def read(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableError(f"cannot decode the response to {what} ({error})") from error
+        raise UnreadableError(
+            f"cannot decode the response of the API server to a request for {what} ({error})"
+        ) from error
 
 
 def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Object:
@@ -53,5 +55,5 @@ def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Obje
     found: Object = read(body, dict, what)
     metadata = found.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
-        raise UnreadableError(f"the response to {what} is not an object")
+        raise UnreadableError(f"the response of the API server to a request for {what} is not an object")
     return found

@@ -236,7 +236,10 @@ class HttpTransport:
                 return _RefusedError(reply)
             wire.cluster = found = _uid(reply)
             if not found:
-                return BrokenError(f"cannot verify which cluster answered: GET {_IDENTITY} returned {reply.status}")
+                return BrokenError(
+                    f"cannot verify which cluster answered: GET {_IDENTITY} returned {reply.status}",
+                    remedy="allow this user to get Namespace kube-system, and check the proxies before the API server",
+                )
             if found != self._cluster:
                 return AnotherClusterError(self.connection.server, found=found, expected=self._cluster)
             return None
@@ -326,9 +329,11 @@ class HttpTransport:
                 "check its load, and for a firewall that drops packets",
             )
         elif isinstance(error, TooLargeError):
-            return TooLargeAnswerError(f"the connection to {server} was closed ({error}) ({request})")
+            return TooLargeAnswerError(
+                f"the connection to {server} was closed ({error}) ({request})", remedy=error.remedy
+            )
         elif isinstance(error, BrokenError):
-            what, remedy = f"the connection to {server} broke ({error})", ""
+            what, remedy = f"the connection to {server} broke ({error})", error.remedy
         else:
             told = error.strerror if isinstance(error, OSError) and error.strerror else error
             what, remedy = f"cannot connect to {server} ({told})", "check that it is running, and its address"
@@ -346,7 +351,10 @@ async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[
             return
         first, *lines = piece.split(b"\n")
         if len(rest) + len(first) > MOST_LINE:
-            raise BrokenError(f"a line of the stream is longer than {MOST_LINE >> 20} MiB")
+            raise BrokenError(
+                f"a line of the stream is longer than {MOST_LINE >> 20} MiB",
+                remedy="reduce the size of the watched objects, and check the proxies before the API server",
+            )
         if lines:
             if rest:
                 first = bytes(rest) + first
@@ -376,7 +384,10 @@ def _proxy(connection: ClusterConnection) -> str | None:
 def _check_header(name: str, value: str) -> None:
     """Raise UnwindError for a value that would end the header and start another one. The value may be secret."""
     if _CONTROL.search(value):
-        raise UnwindError(f"cannot send header {name}: its value contains control characters")
+        raise UnwindError(
+            f"cannot send header {name}: its value contains control characters",
+            remedy="correct the credentials in the kubeconfig",
+        )
 
 
 def _uid(reply: HTTPReply) -> str:

@@ -138,7 +138,11 @@ class _Followed:
         """The watch has ended: notify all subscriptions."""
         self._watches.forget(self)
         self._news.set()
-        lost = UnreachableError(f"the watch of {self.resource.plural} was closed")
+        why = self._trouble or "with the connection to the cluster"
+        lost = UnreachableError(
+            f"cannot wait for {self.resource.plural}: their watch was closed ({why})",
+            remedy="will retry with a new watch; if it happens again, check the connection to the cluster",
+        )
         for absences in self._absences.values():
             for absence in absences:
                 absence.lose(lost)
@@ -153,7 +157,10 @@ class _Followed:
             if self._trouble:
                 raise UnreachableError(f"cannot watch {self.resource.plural}: {self._trouble}")
             if not self.informer.synced:
-                raise UnreachableError(f"cannot watch {self.resource.plural}: the watch was closed")
+                raise UnreachableError(
+                    f"cannot watch {self.resource.plural}: the watch was closed (with the connection to the cluster)",
+                    remedy="will retry with a new watch; if it happens again, check the connection to the cluster",
+                )
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, UnwindError):
