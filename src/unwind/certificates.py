@@ -29,7 +29,7 @@ class KeyPair(msgspec.Struct, frozen=True):
         """Raises ValueError if they are not PEM or do not belong together."""
         key = serialization.load_pem_private_key(self.key, password=None)
         if key.public_key() != x509.load_pem_x509_certificate(self.certificate).public_key():
-            raise ValueError("private key does not match the certificate")
+            raise ValueError("the private key does not match the certificate; use the key of this certificate")
 
 
 class Authority:

@@ -54,7 +54,7 @@ def _walk(text: str, *, most: int) -> None:
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise TooComplexError("an alias refers to its own parent")
+                raise TooComplexError("an alias refers to its own parent; remove the alias")
             count += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
@@ -66,10 +66,10 @@ def _walk(text: str, *, most: int) -> None:
             sizes.pop(event.anchor or "", None)
             open_nodes.append((event.anchor, count))
             if len(open_nodes) > _DEEPEST:
-                raise TooComplexError(f"nested more than {_DEEPEST} levels deep")
+                raise TooComplexError(f"nested more than {_DEEPEST} levels deep; reduce the nesting")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_nodes.pop()
             if anchor:
                 sizes[anchor] = count - before + 1
         if count > most:
-            raise TooComplexError("aliases expand to too many values")
+            raise TooComplexError("aliases expand to too many values; use fewer aliases")

@@ -104,7 +104,7 @@ async def test_a_key_that_is_not_there_is_named(plane: Plane, namespace: str) ->
     [
         ("no: kubeconfig", "has no current context"),
         ("[", "is not a kubeconfig"),
-        (NOWHERE.format("exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}"), "it has an exec plugin"),
+        (NOWHERE.format("exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}"), "has an exec plugin"),
         (NOWHERE.format("token: a"), "does not answer"),
     ],
 )

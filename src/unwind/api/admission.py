@@ -112,12 +112,15 @@ def asked(body: bytes) -> Asked:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot decode AdmissionReview: {error}") from error
     except RecursionError as error:
-        raise ValueError("cannot decode AdmissionReview: it is nested too deeply") from error
+        raise ValueError(
+            "cannot decode AdmissionReview: the object in the request is nested too deeply; reduce its nesting"
+        ) from error
     request, version = review.request, review.api_version
     if version not in _VERSIONS or request is None or not request.uid:
         versions = " or ".join(_VERSIONS)
         raise ValueError(
-            f"cannot decode AdmissionReview: expected {versions} with a request, got apiVersion {version!r}"
+            f"cannot decode AdmissionReview: expected {versions} with a request, got apiVersion {version!r}; "
+            "correct admissionReviewVersions in the webhook configuration"
         )
     return request if request.api_version == version else msgspec.structs.replace(request, api_version=version)
 

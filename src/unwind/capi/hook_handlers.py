@@ -183,7 +183,10 @@ class HookHandlers:
         wait = await self._rules_wait(hook, asked, request)
         if wait and not hook.blocks:
             log.warning(
-                "wait of a rule ignored, hook does not block", hook=hook.value, cluster=str(_ref(asked)), why=wait.why
+                "wait of a rule ignored, because this hook cannot block",
+                hook=hook.value,
+                cluster=str(_ref(asked)),
+                why=wait.why,
             )
         return hook_protocol.wait(hook, wait.why, wait.seconds) if wait else self._go_on[hook]
 

@@ -124,11 +124,15 @@ class HookPlugin:
                 if rule.hook.value not in self._known:
                     # Without an entry point, a later failure of this rule could not block its hook.
                     raise UnwindError(
-                        f"rule {rule.name} is for {rule.hook.value}, but the package has no entry point of that name"
+                        f"rule {rule.name} is for {rule.hook.value}, but the package has no entry point of that name",
+                        remedy=f"declare an entry point {rule.hook.value} in the package",
                     )
             self.rules = tuple(rule for rule in found if rule.hook.value == self.name)
             if not self.rules:
-                raise UnwindError(f"the entry point has no rule for {self.name}")
+                raise UnwindError(
+                    f"the entry point has no rule for {self.name}",
+                    remedy=f"mark a rule with @hook for {self.name}, or remove the entry point",
+                )
         except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
 

@@ -92,7 +92,9 @@ async def delete(
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
-            raise UnwindError(f"cannot delete {named}: not found", remedy=str(error)) from error
+            raise UnwindError(
+                f"cannot delete {named}: not found ({error})", remedy="check its name and --namespace"
+            ) from error
         if output == "table":
             console.show(foreseen.table(seen))
         refuse(seen, max_objects)

@@ -210,7 +210,9 @@ def kubeconfig(
     clusters = _clusters(supervising.existing(name))
     wanted = member or MANAGEMENT
     if wanted not in clusters:
-        raise UnwindError(f"control plane {name!r} has no cluster {wanted!r} (it has: {', '.join(sorted(clusters))})")
+        raise UnwindError(
+            f"control plane {name!r} has no cluster {wanted!r}", remedy=f"use one of {', '.join(sorted(clusters))}"
+        )
     file = Path(clusters[wanted].kubeconfig)
     sys.stdout.write(f"{file}\n" if path else file.read_text())
 

@@ -55,7 +55,9 @@ async def plan(
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
-            raise UnwindError(f"cannot plan deletion of {named}: not found", remedy=str(error)) from error
+            raise UnwindError(
+                f"cannot plan deletion of {named}: not found ({error})", remedy="check its name and --namespace"
+            ) from error
     check_volumes(seen, volumes)
     show(seen, output)
 

@@ -285,10 +285,14 @@ def _insist_on_ledger(cluster: Cluster, teardown: Teardown | None, left: tuple[L
         return
     name = cluster.metadata.name
     if teardown is None or not teardown.finished:
-        raise UnwindError(f"{name} is gone, but there is no record of the objects left on it")
+        raise UnwindError(
+            f"{name} is gone, but there is no record of the objects left on it",
+            remedy="look for them on the cluster itself",
+        )
     if len(left) < teardown.status.left:
         raise UnwindError(
-            f"{name} is gone with {teardown.status.left} objects left on it, but the ledger records {len(left)}"
+            f"{name} is gone with {teardown.status.left} objects left on it, but the ledger records {len(left)}",
+            remedy=f"see `unwind ledger {name}`, and look for the others on the cluster itself",
         )
 
 

@@ -180,5 +180,8 @@ async def _believed(outcome: Outcome, end: End, ctx: DeleteContext, obj: Object)
     if not (ctx.entry.ended or ctx.absent):
         sighting = await end.sighting(ctx, obj)
         if not sighting.absent:
-            raise PermanentError(f"a deleter reports that {ctx.ref} is gone, but {sighting.why}")
+            raise PermanentError(
+                f"a deleter reports that {ctx.ref} is gone, but {sighting.why}",
+                remedy="fix the deleter (`unwind deleters` lists them): it must return Gone only for an absent object",
+            )
     return outcome

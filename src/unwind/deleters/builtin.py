@@ -81,7 +81,7 @@ async def keep_by_policy(ctx: DeleteContext, obj: Object, next: DeleteFunc[Objec
     ruling = effective_policy(annotated(obj), namespace=annotated(namespace) if namespace else None, default=ctx.policy)
     if isinstance(ruling.policy, Unknown):
         raise PermanentError(
-            f"cannot delete {ctx.ref}: the policy {ruling.policy} (set by {ruling.by})",
+            f"cannot delete {ctx.ref}: the delete policy {ruling.policy} (set by {ruling.by})",
             reason=Reason.UNKNOWN_VALUE,
             remedy=f"use one of {', '.join(DeletePolicy)}",
         )

@@ -155,7 +155,9 @@ class _Deletion:
             pass  # which kind of 404 it was is checked below
         sighting = await client.sighting(self._resource, name, uid=uid, namespace=namespace, cluster=cluster)
         if not sighting.absent:
-            raise TransientError(f"cannot determine whether {self._ref} still exists: {sighting.why}")
+            raise TransientError(
+                f"cannot determine whether {self._ref} still exists: {sighting.why}", remedy="will retry"
+            )
         return None
 
     async def _pause(self, result: Waiting | Failed, looked_at: Metadata | None) -> None:

@@ -69,7 +69,10 @@ class KubernetesEnd:
             return Gone("already verified absent")
         ref = ctx.ref
         if not ref.uid:
-            raise PermanentError(f"cannot delete {ref}: its uid is unknown, and nothing is deleted by name alone")
+            raise PermanentError(
+                f"cannot delete {ref}: its uid is unknown, and nothing is deleted by name alone",
+                remedy="check it and delete it with kubectl",
+            )
         # Subscribe before the DELETE is sent, so that no event is missed.
         absence = await ctx.watches.absence(ctx.resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
         ctx.entry.subscriptions.append(absence)
@@ -85,7 +88,7 @@ class KubernetesEnd:
             if seen.absent:
                 return Gone(seen.why)
             if seen.presence is Presence.UNKNOWN:
-                raise TransientError(f"cannot determine whether {ref} still exists: {seen.why}")
+                raise TransientError(f"cannot determine whether {ref} still exists: {seen.why}", remedy="will retry")
         if absence.happened:
             return Gone("the watch reported its deletion")
         raise Again(_awaited(ref, left, absence.seen), until=absence, after=_LOOK_AGAIN)

@@ -65,7 +65,8 @@ def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteF
             read: Any = msgspec.convert(obj, model, strict=False)
         except msgspec.ValidationError as error:
             raise PermanentError(
-                f"cannot delete {ctx.ref}: {name} cannot decode it as {model.__name__}: {error}"
+                f"cannot delete {ctx.ref}: {name} cannot decode it as {model.__name__}: {error}",
+                remedy=f"correct the object, or {model.__name__} in the deleter",
             ) from None
         return await delete(ctx.within(name), read, onward)
 
@@ -109,7 +110,8 @@ class Plugin:
                     if not self.kinds.covers(kinds):
                         # If the plugin broke one day, nothing would tell that this kind must be blocked.
                         raise UnwindError(
-                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} does not cover"
+                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} does not cover",
+                            remedy=f"declare an entry point for {kinds} in the package",
                         )
         except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"

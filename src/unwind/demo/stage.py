@@ -138,10 +138,16 @@ class DemoStage:
             for deletion in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
         ]
         if not on_member or not infrastructure:
-            raise UnwindError("cannot find the deletion of the cluster's infrastructure in the audit logs")
+            raise UnwindError(
+                "cannot find the deletion of the cluster's infrastructure in the audit logs",
+                remedy=f"see {self.log}, and run the demo again",
+            )
         last, first = (datetime.fromisoformat(item) for item in (max(on_member), min(infrastructure)))
         if first < last:
-            raise UnwindError(f"the cluster's infrastructure was deleted at {first}, before its last add-on at {last}")
+            raise UnwindError(
+                f"the cluster's infrastructure was deleted at {first}, before its last add-on at {last}",
+                remedy=f"report this bug with {self.log}",
+            )
         return (first - last).total_seconds()
 
     async def clear_member(self) -> None:
@@ -236,7 +242,7 @@ async def _until_listening(process: asyncio.subprocess.Process, listen: str, log
     while time.monotonic() < ends:
         if process.returncode is not None:
             said = (await asyncio.to_thread(log.read_text)).strip().splitlines()
-            raise UnwindError(f"the manager exited ({said[-1] if said else 'no output'})")
+            raise UnwindError(f"the manager exited ({said[-1] if said else 'no output'})", remedy=f"see {log}")
         with suppress(OSError):
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()

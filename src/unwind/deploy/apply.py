@@ -213,10 +213,16 @@ async def until_established(member: Member, name: str) -> None:
                 return
             refused = conditions.get("NamesAccepted", {})
             if refused.get("status") == "False":
-                raise NotServedError(f"the names of the CRD are not accepted: {refused.get('message', '')}")
+                raise NotServedError(
+                    f"the names of CRD {name} are not accepted: {refused.get('message', '')}",
+                    remedy="delete the CRD that uses these names, or rename this one",
+                )
             left = ends - clock.monotonic()
             if left <= 0:
-                raise NotServedError(f"the CRD is not established after {_PATIENCE:.0f}s; see its conditions")
+                raise NotServedError(
+                    f"CRD {name} is not established after {_PATIENCE:.0f}s",
+                    remedy=f"see its conditions with `kubectl describe crd {name}`",
+                )
             await pause(clock, left, changes)
         finally:
             changes.close()

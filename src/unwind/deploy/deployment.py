@@ -118,7 +118,8 @@ class _Deployment:
         except SealedError as sealed:
             if left := await self._undo(objects):
                 raise SealedError(
-                    f"{sealed.what}; cannot delete objects created during the removal: {first(left)}"
+                    f"{sealed.what}; cannot delete objects created during the removal: {first(left)}",
+                    remedy="delete them with kubectl",
                 ) from sealed
             raise
         results = [self._result(one) for key, one in objects.items() if not (one.implied and self._settled[key].lost)]
@@ -141,7 +142,8 @@ class _Deployment:
                 object=one.ref,
                 outcome=ObjectOutcome.CONFLICT,
                 source=str(one.source),
-                message=f"already deployed by {by_charts[named(one.ref)]} of the same profile",
+                message=f"the object is already deployed by {by_charts[named(one.ref)]} of the same profile; "
+                f"remove it from {one.source}, or from the chart",
             )
             for key, one in objects.items()
             if named(one.ref) in by_charts and not one.implied

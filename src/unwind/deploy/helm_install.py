@@ -201,11 +201,15 @@ class _Deployment:
         found = await self._found([*wanted, *dropped])
         if conflicts := self._conflicts([*wanted, *dropped], found):
             raise HelmConflictError(
-                f"cannot deploy {self._chart.source}: objects exist that are not part of the release", conflicts
+                f"cannot deploy {self._chart.source}: objects exist that are not part of the release",
+                conflicts,
+                remedy="delete these objects, or rename them in the values of the chart",
             )
         await self._check_protection(dropped, found)
         if going := _terminating(wanted, found):
-            raise TransientError(f"cannot deploy {self._release} yet: {going} is being deleted")
+            raise TransientError(
+                f"cannot deploy {self._release} yet: {going} is being deleted", remedy="will retry when it is gone"
+            )
         await self._intend(wanted, found)
         if last and self._rival:
             await self._mark(last)
@@ -250,7 +254,11 @@ class _Deployment:
         if last is None or last.owner == self._owner.uid:
             return revisions
         if not last.owner:
-            raise HelmConflictError(f"{self._chart.source} exists and is not managed by Unwind", [self._release])
+            raise HelmConflictError(
+                f"{self._chart.source} exists and is not managed by Unwind",
+                [self._release],
+                remedy="uninstall it with `helm uninstall`, or use another release name",
+            )
         account = await self._book.theirs(last.owner)
         # If its tier is unknown, it is not taken over.
         if last.tier is None or last.tier <= self._owner.tier:
@@ -266,7 +274,7 @@ class _Deployment:
         """The revisions after a run of Helm."""
         revisions = await self._history()
         if revisions and revisions[-1].owner != self._owner.uid:
-            raise TransientError(f"the owner of {self._release} changed during the deployment")
+            raise TransientError(f"the owner of {self._release} changed during the deployment", remedy="will retry")
         return revisions
 
     async def _history(self) -> list[Revision]:
@@ -299,7 +307,10 @@ class _Deployment:
         connection, began, replica = self._member.client.connection, last.release.began, last.replica
         if self._helm.at_work(connection, self._chart, began, replica=replica):
             who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm process"
-            raise TransientError(f"{last.release} is {last.release.info.status}: {who} may still be running")
+            raise TransientError(
+                f"cannot deploy {last.release}: it is {last.release.info.status}, and {who} may still be running",
+                remedy="will retry, and continue when that process has ended",
+            )
         why = f"interrupted while {last.release.info.status}"
         return await release_secrets.set_status(
             self._member.client, last, HelmStatus.FAILED, why=why, replica=self._helm.replica

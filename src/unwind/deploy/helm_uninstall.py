@@ -177,7 +177,8 @@ class _Uninstallation:
         for item in unserved:
             if f"{item.version}.{item.group}" in silent:
                 raise TransientError(
-                    f"cannot uninstall {self._release}: the API of {item.kind} {item.name} is unavailable"
+                    f"cannot uninstall {self._release}: the API of {item.kind} {item.name} is unavailable",
+                    remedy=f"will retry; see `kubectl get apiservice {item.version}.{item.group}`",
                 )
         return unserved
 

@@ -193,7 +193,7 @@ def _plain(value: Any, most: list[int]) -> Any:
     """The value as JSON types. `most`: the number of values that are still allowed."""
     most[0] -= 1
     if most[0] < 0:
-        raise _FaultError("aliases expand to too many values")
+        raise _FaultError("aliases expand to too many values; use fewer aliases")
     if isinstance(value, dict):
         return {_as_key(key): _plain(one, most) for key, one in value.items()}
     if isinstance(value, list):
@@ -201,7 +201,7 @@ def _plain(value: Any, most: list[int]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise _FaultError(f"{value} is not a JSON number")
     if not isinstance(value, str | int | float | bool | bytes | None):
-        raise _FaultError(f"a value of type {type(value).__name__} is not supported in JSON")
+        raise _FaultError(f"a value of type {type(value).__name__} is not supported in JSON; write it as a string")
     return value
 
 

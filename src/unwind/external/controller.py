@@ -56,7 +56,7 @@ _RETRY = Backoff(first=0.2, limit=30.0)
 
 
 def _log_watch_failed(error: Exception) -> None:
-    log.warning("namespace watch failed, policy changes are delayed", why=str(error))
+    log.warning("namespace watch failed, will retry; until then policy changes are delayed", why=str(error))
 
 
 class _Deletion:

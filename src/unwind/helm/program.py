@@ -200,13 +200,20 @@ class Helm:
                 async with asyncio.timeout(within), fencing.scope():
                     await until_child_ended(process.pid)
             except TimeoutError:
-                raise HelmError(f"helm {command} of {names[0]} timed out after {within:.0f}s") from None
+                raise HelmError(
+                    f"helm {command} of {names[0]} timed out after {within:.0f}s",
+                    remedy="will retry; check its hooks and Pods, or raise options.timeout of the chart",
+                ) from None
             finally:
                 await _end(process)
         if process.returncode:
             message = complained(_read(place.complaint).decode(errors="replace"))
             # Failures of hooks and charts are rarely fixed within seconds.
-            raise HelmError(f"helm {command} of {names[0]} failed: {message}", pace=Pace.SLOW)
+            raise HelmError(
+                f"helm {command} of {names[0]} failed: {message}",
+                pace=Pace.SLOW,
+                remedy="will retry; correct the chart, its values or its objects",
+            )
         return await asyncio.to_thread(_read, place.output)
 
     @asynccontextmanager

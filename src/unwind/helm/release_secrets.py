@@ -211,7 +211,10 @@ def from_json(text: bytes) -> HelmRelease:
     try:
         return msgspec.json.decode(text, type=HelmRelease)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnwindError(f"cannot decode a Helm release: {error}") from error
+        raise UnwindError(
+            f"cannot decode a Helm release: {error}",
+            remedy="check the Secrets of type helm.sh/release.v1 on the cluster",
+        ) from error
 
 
 def _unpacked(secret: Object) -> bytes:
@@ -296,7 +299,8 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
     except yaml.YAMLError as error:
         why = f" ({error})" if isinstance(error, safe_yaml.TooComplexError) else ""
         raise UnwindError(
-            f"cannot parse the manifest of a Helm release: invalid YAML{why}", remedy="uninstall it manually"
+            f"cannot parse the manifest of a Helm release: invalid YAML{why}",
+            remedy="uninstall it with `helm uninstall`",
         ) from error
 
 

@@ -60,7 +60,9 @@ def _text(secret: bool, who: str, key: str, value: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise TransientError(f"cannot read values: key {key!r} of {who} is not valid UTF-8 text") from None
+        raise TransientError(
+            f"cannot read values: key {key!r} of {who} is not valid UTF-8 text", remedy="correct the key"
+        ) from None
 
 
 def _check(who: str, key: str, text: str) -> None:
@@ -70,6 +72,10 @@ def _check(who: str, key: str, text: str) -> None:
         # Only the position: the text may be confidential.
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
-        raise TransientError(f"cannot read values: key {key!r} of {who} is not YAML{where}") from None
+        raise TransientError(
+            f"cannot read values: key {key!r} of {who} is not YAML{where}", remedy="correct the key"
+        ) from None
     if values is not None and not isinstance(values, dict):
-        raise TransientError(f"cannot read values: key {key!r} of {who} is not a mapping")
+        raise TransientError(
+            f"cannot read values: key {key!r} of {who} is not a mapping", remedy="write its values as key: value"
+        )

@@ -172,14 +172,19 @@ class Records:
             self._chunks[name] = msgspec.convert(written, Inventory)
             return True
         if found is None or found.metadata.uid != chunk.metadata.uid:
-            raise SealedError(f"cannot deploy {self._owner}: its Inventory {name} was deleted meanwhile")
+            raise SealedError(
+                f"cannot deploy {self._owner}: its Inventory {name} was deleted meanwhile", remedy="will retry"
+            )
         self._check(found)
         self._chunks[name] = found
         return False
 
     def _check(self, chunk: Inventory) -> None:
         if chunk.spec.sealed_for:
-            raise SealedError(f"cannot deploy {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}")
+            raise SealedError(
+                f"cannot deploy {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}",
+                remedy=f"wait until it is removed; see `kubectl get teardown {chunk.spec.sealed_for}`",
+            )
 
 
 def _whole(entry: Entry) -> Change:

@@ -343,7 +343,8 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
     options.check()
     if urlsplit(member.connection.server).scheme != "https":
         raise UnwindError(
-            f"cannot join the cluster: {kubeconfig.shown(member.connection.server)} is not an https address"
+            f"cannot join the cluster: {kubeconfig.shown(member.connection.server)} is not an https address",
+            remedy="use an https address in --cluster-kubeconfig",
         )
     try:
         identity = await member.cluster_uid()
@@ -354,7 +355,8 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
         clusters = await _clusters(home)
     except (ApiError, UnreachableError) as error:
         raise UnwindError(
-            f"cannot join {options.name} to the control plane at {home.connection.server}: {error}"
+            f"cannot join {options.name} to the control plane at {home.connection.server}: {error}",
+            remedy="fix this, then run `unwind join` again",
         ) from error
     cluster = join_checks.existing_member(options, clusters, identity=identity, server=member.connection.server)
     made = join_objects.credentials(options, home=uid)

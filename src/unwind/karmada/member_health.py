@@ -45,7 +45,8 @@ def unlooked(cluster: Cluster) -> MemberHealth | None:
     return MemberHealth(
         ready=None,
         reason=Reason.UNKNOWN_VALUE,
-        message=f"unknown spec.syncMode {cluster.spec.sync_mode!r}; Unwind does nothing with the member",
+        message=f"unknown spec.syncMode {cluster.spec.sync_mode!r}, so Unwind does nothing with the member; "
+        f"set it to {ClusterSyncMode.PUSH}",
     )
 
 

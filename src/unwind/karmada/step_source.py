@@ -61,7 +61,7 @@ class WorkSteps(StepSource):
             if cluster.metadata.uid != ref.uid:
                 raise UnwindError(
                     f"cannot plan the unjoin of Cluster {ref.name}: it was replaced by another Cluster with this name",
-                    remedy="the other one is not touched",
+                    remedy="the other one is not touched; see `unwind ledger` for what the first one left behind",
                 )
         found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
         return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)

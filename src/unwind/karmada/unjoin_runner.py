@@ -218,7 +218,11 @@ class UnjoinCleanup:
         works = msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work])
         unaccounted = {item.owner.uid for item in await self._late()}
         if again := [str(ref_of(WORKS, work.metadata)) for work in works if work.metadata.uid in unaccounted]:
-            raise UnwindError(f"objects of {', '.join(sorted(again)[:3])} on the member are not accounted for")
+            raise UnwindError(
+                f"cannot delete {', '.join(sorted(again)[:3])}: new objects on the member are not yet removed or "
+                "recorded in the ledger",
+                remedy="will retry",
+            )
         failures: list[Failed | Waiting] = []
 
         async def let_go(work: Work) -> None:

@@ -198,7 +198,10 @@ def _copy_assets(tool: Tool, sources: Path, target: Path) -> None:
     for pattern in tool.assets:
         files = sorted(sources.glob(pattern))
         if not files:
-            raise UnwindError(f"cannot fetch the assets of {tool.name}: no {pattern} in {sources}")
+            raise UnwindError(
+                f"cannot fetch the assets of {tool.name}: no {pattern} in {sources}",
+                remedy="run `go clean -modcache`, then `unwind local build`",
+            )
         for file in files:
             shutil.copyfile(file, target / file.name)
 

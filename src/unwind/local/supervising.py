@@ -72,7 +72,7 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> PlaneRecord:
         await supervisor.wait()
         raise
     raise UnwindError(
-        f"the supervisor of control plane {order.name!r} exited without output", remedy="use --foreground"
+        f"the supervisor of control plane {order.name!r} exited without output", remedy="use --foreground to see why"
     )
 
 

@@ -55,9 +55,10 @@ async def until(
     except TimeoutError:
         pass
     where = f"{namespace}/{name}" if namespace else name
+    space = f" -n {namespace}" if namespace else ""
     raise TimedOutError(
         f"timed out after {within:.0f}s waiting for {resource.kind} {where} to be {called}",
-        remedy=account(last, called),
+        remedy=f"{account(last, called)}; see `kubectl{space} describe {resource.plural} {name}`, then retry",
     )
 
 

@@ -30,12 +30,15 @@ async def secret(client: Client, target: ClusterTarget) -> Object:
     """The current Secret. Raises UnreachableError if it does not exist."""
     if not target.secret:
         # Without a name, the request would list all Secrets.
-        raise UnreachableError(f"cannot connect to {target}: it does not name a Secret with credentials")
+        raise UnreachableError(
+            f"cannot connect to {target}: it does not name a Secret with credentials", remedy="set its spec.secretRef"
+        )
     try:
         found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
         raise UnreachableError(
-            f"cannot connect to {target}: Secret {target.home}/{target.secret} with its credentials not found"
+            f"cannot connect to {target}: Secret {target.home}/{target.secret} with its credentials not found",
+            remedy="create the Secret",
         ) from None
     if not belongs(target, found):
         raise UnreachableError(
@@ -78,7 +81,10 @@ def connection(target: ClusterTarget, found: Object) -> ClusterConnection:
     except UnwindError as error:
         raise UnreachableError(f"cannot connect to {target}: {error}") from error
     if urlsplit(way.server).scheme != "https":
-        raise UnreachableError(f"cannot connect to {target}: {kubeconfig.shown(way.server)} is not an https address")
+        raise UnreachableError(
+            f"cannot connect to {target}: {kubeconfig.shown(way.server)} is not an https address",
+            remedy=f"correct it in {name}, or in spec.apiEndpoint",
+        )
     return way
 
 
@@ -86,11 +92,13 @@ def _by_kubeconfig(target: ClusterTarget, data: dict[str, str], name: str) -> Cl
     key = target.secret_key or next(iter(sorted(data)), "")
     if key not in data:
         missing = f"has no key {key!r}" if key else "is empty"
-        raise UnreachableError(f"cannot connect to {target}: {name} {missing}")
+        raise UnreachableError(f"cannot connect to {target}: {name} {missing}", remedy="add the kubeconfig to it")
     try:
         text = base64.b64decode(data[key], validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UnreachableError(f"cannot connect to {target}: {name} cannot be decoded ({error})") from error
+        raise UnreachableError(
+            f"cannot connect to {target}: {name} cannot be decoded ({error})", remedy="correct its base64 data"
+        ) from error
     return kubeconfig.parse(text, source=f"{key!r} in {name}")
 
 
@@ -100,13 +108,17 @@ def _by_token(target: ClusterTarget, endpoint: APIEndpoint, data: dict[str, str]
             f"cannot connect to {target}: it has no API server address", remedy="set its spec.apiEndpoint"
         )
     if TOKEN_KEY not in data:
-        raise UnreachableError(f"cannot connect to {target}: {name} has no key {TOKEN_KEY!r}")
+        raise UnreachableError(
+            f"cannot connect to {target}: {name} has no key {TOKEN_KEY!r}", remedy="add a service account token to it"
+        )
     try:
         # A token that was written with `echo` ends with a newline.
         token = base64.b64decode(data[TOKEN_KEY], validate=True).decode().strip()
         authority = base64.b64decode(data.get(CA_BUNDLE_KEY, ""), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UnreachableError(f"cannot connect to {target}: {name} cannot be decoded ({error})") from error
+        raise UnreachableError(
+            f"cannot connect to {target}: {name} cannot be decoded ({error})", remedy="correct its base64 data"
+        ) from error
     return kubeconfig.ClusterConnection(
         server=endpoint.server,
         authority=authority or None,
@@ -128,7 +140,10 @@ async def hold(client: Client, target: ClusterTarget) -> None:
         if found["metadata"].get("deletionTimestamp"):
             # The API server accepts no new finalizer on an object that is being deleted.
             where = f"{target.home}/{target.secret}"
-            raise UnreachableError(f"cannot keep the credentials of {target}: Secret {where} is being deleted")
+            raise UnreachableError(
+                f"cannot keep the credentials of {target}: Secret {where} is being deleted",
+                remedy="wait until it is gone, then create it again",
+            )
         if await _write(client, found, [*finalizers, Finalizer.CREDENTIALS.value]):
             return
 

@@ -34,7 +34,10 @@ async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Clu
     """The anchor of a member, read now. Raises UnwindError if its object is gone, or was replaced by another of that
     name."""
     if not any((resource.group, resource.kind) == (ref.group, ref.kind) for resource in _KINDS):
-        raise UnwindError(f"cannot connect to {ref}: it does not represent a cluster")
+        raise UnwindError(
+            f"cannot connect to {ref}: it does not represent a cluster",
+            remedy="name a Cluster of Cluster API or Karmada, or a SveltosCluster",
+        )
     resource = await discovery.resource(ref.kind, group=ref.group)
     try:
         found = await client.get(resource, ref.name, namespace=ref.namespace or None)
@@ -44,7 +47,10 @@ async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Clu
             remedy="see `unwind ledger` for what was left on it",
         ) from None
     if ref.uid and found["metadata"]["uid"] != ref.uid:
-        raise UnwindError(f"cannot connect to the cluster of {ref}: the object was replaced by another one")
+        raise UnwindError(
+            f"cannot connect to the cluster of {ref}: the object was replaced by another one with this name",
+            remedy="see `unwind ledger` for what was left on the cluster of the first one",
+        )
     return anchor(resource, found)
 
 

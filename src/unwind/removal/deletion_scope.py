@@ -240,7 +240,10 @@ async def _of_definition(member: Member, definition: Object) -> list[Content]:
     resource = contents.defined_by(definition)
     if resource is None:
         name = definition["metadata"]["name"]
-        raise UnwindError(f"cannot list the custom resources of CustomResourceDefinition {name}: it serves no version")
+        raise UnwindError(
+            f"cannot list the custom resources of CustomResourceDefinition {name}: it serves no version",
+            remedy="set served to true for one of its spec.versions",
+        )
     return await contents.of_kind(member.client, resource)
 
 

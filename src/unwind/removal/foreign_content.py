@@ -102,7 +102,10 @@ async def held_by(
         return sort(everything, removed=removed, going=going, kinds=kinds)
     resource = contents.defined_by(obj)
     if resource is None:
-        raise PermanentError(f"cannot list the custom resources of {ref}: it serves no version")
+        raise PermanentError(
+            f"cannot list the custom resources of {ref}: it serves no version",
+            remedy="set served to true for one of its spec.versions",
+        )
     return sort(await contents.of_kind(client, resource), removed=removed, going=going)
 
 

@@ -145,7 +145,9 @@ class StepSurvey:
         # Before they are deleted: nothing is deleted whose uid is not in the inventory.
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
         if len(ours) < len(intended) and (seconds := fencing.unsettled()):
-            raise Again("the replica that owned this shard before may still create objects", after=seconds)
+            raise Again(
+                "waiting for the replica that owned this shard before: it may still create objects", after=seconds
+            )
         return ours
 
     async def claims(self, todo: Sequence[Item], policy: VolumePolicy) -> list[Item]:

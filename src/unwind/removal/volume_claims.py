@@ -173,5 +173,10 @@ async def until_gone(member: Member, volume: Volume) -> None:
         return
     if seen.presence is Presence.UNKNOWN:
         absence.close()
-        raise TransientError(f"cannot verify that PersistentVolume {volume.name} is absent: {seen.why}")
-    raise Again(f"PersistentVolume {volume.name} waits for its provisioner", until=absence)
+        raise TransientError(
+            f"cannot verify that PersistentVolume {volume.name} is absent: {seen.why}", remedy="will retry"
+        )
+    raise Again(
+        f"PersistentVolume {volume.name} waits for its provisioner; see `kubectl describe pv {volume.name}`",
+        until=absence,
+    )

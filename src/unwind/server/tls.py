@@ -44,7 +44,9 @@ class Tls:
     async def admit(self, callers: bytes) -> None:
         """Require client certificates from this CA. Raises ValueError if it is not a CA."""
         if self._callers is None:
-            raise ValueError("client certificates must be enabled at startup")
+            raise ValueError(
+                "cannot require client certificates: they were not enabled at startup; restart with --client-ca"
+            )
         async with self._changing:
             self._newest = await asyncio.to_thread(_context, self._pair, callers)
             self._callers = callers

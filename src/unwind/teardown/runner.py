@@ -434,7 +434,8 @@ class TeardownRunner:
                 if now := await self._read_again():
                     if not self._owns():
                         raise UnwindError(
-                            f"cannot write the status of Teardown {meta.name}: another replica owns its shard"
+                            f"cannot write the status of Teardown {meta.name}: another replica owns its shard and "
+                            "continues it"
                         ) from None
                     self.teardown = msgspec.structs.replace(self.teardown, metadata=now.metadata)
                     continue

@@ -68,7 +68,8 @@ class ReachableCluster:
         """The member at this anchor. Raises UnwindError if it is unreachable."""
         if self.fleet is None:
             raise UnwindError(
-                f"cannot connect to {anchor}: no credentials for members are read here", remedy="use its own --context"
+                f"cannot connect to {anchor}: no credentials for members are read here",
+                remedy="run the command with the kubeconfig or --context of that cluster",
             )
         async with self.fleet.member(anchor) as member:
             yield ReachableCluster(

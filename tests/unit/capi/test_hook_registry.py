@@ -70,7 +70,8 @@ def test_one_module_may_have_the_rules_of_several_hooks_if_each_is_named() -> No
     assert held.broken(UPGRADE) == [
         (
             "cannot load the rules of others 1.0 for BeforeClusterUpgrade: "
-            "rule quota is for BeforeClusterCreate, but the package has no entry point of that name"
+            "rule quota is for BeforeClusterCreate, but the package has no entry point of that name; "
+            "declare an entry point BeforeClusterCreate in the package"
         )
     ]
     assert names(held, UPGRADE) == []

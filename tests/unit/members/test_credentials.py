@@ -45,7 +45,10 @@ def test_the_key_is_the_one_that_is_named_or_the_first() -> None:
         (secret(a="nothing"), "'a' in Secret fleet/prod-kubeconfig is not a kubeconfig"),
         ({"data": {"a": "%"}}, "cannot connect to Cluster fleet/prod"),
         (secret(a=CONFIG.replace("token: t", "tokenFile: /etc/passwd")), "names a file"),
-        (secret(a=CONFIG.replace("token: t", "exec: {command: sh, apiVersion: v1}")), "it has an exec plugin"),
+        (
+            secret(a=CONFIG.replace("token: t", "exec: {command: sh, apiVersion: v1}")),
+            "the kubeconfig has an exec plugin",
+        ),
     ],
 )
 def test_a_secret_that_tells_no_way_says_why(held: dict[str, Any], said: str) -> None:

@@ -124,6 +124,7 @@ class ArmClient:
             raise TransientError(
                 f"{what}: no response from {urlsplit(self.endpoint).netloc} ({type(error).__name__})",
                 reason=Reason.UNREACHABLE,
+                remedy="will retry; check the connection from the manager to Azure",
             ) from None
         found = {name.lower(): value for name, value in response.headers.items()}
         return ArmReply(response.status_code, found, response.content)

@@ -34,7 +34,10 @@ async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[
     if not subscription:
         return await next(ctx, obj)
     if not GUID.fullmatch(subscription):
-        raise PermanentError(f"cannot delete {ctx.ref}: {subscription[:100]!r} in its status is not a subscription id")
+        raise PermanentError(
+            f"cannot delete {ctx.ref}: its status.properties.subscriptionId {subscription[:100]!r} is not a UUID",
+            remedy="correct it with `kubectl edit --subresource=status`",
+        )
     arm = ctx.client_of(ArmClient)
     await _agree(ctx, obj, arm, subscription)
     ctx.log.info("subscription cancellation requested", subscription=subscription)
@@ -136,7 +139,8 @@ async def _left_by_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object])
     # Its policy may exist only in its own settings.
     return Kept(
         Reason.KEPT_BY_POLICY,
-        f"Azure Service Operator has released {ctx.ref}, and {target.id} still exists at Azure",
+        f"Azure Service Operator has released {ctx.ref}, and {target.id} still exists at Azure; "
+        "delete it there if it is not needed",
         by="Azure Service Operator",
     )
 

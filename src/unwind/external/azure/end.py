@@ -71,5 +71,6 @@ class ArmEnd:
             raise PermanentError(
                 f"cannot delete the Azure resource of {ctx.ref}: the object is gone and its ARM id was not recorded",
                 reason=Reason.HELD,
+                remedy="delete it at Azure if it still exists; `unwind release` ends a teardown that waits for it",
             )
         return resource_ids.target(obj, ctx.resource)

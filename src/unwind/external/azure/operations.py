@@ -50,7 +50,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise PermanentError(
-                "cannot decode the stored operation at Azure",
+                "cannot decode the operation at Azure that is recorded in the annotations of the object",
                 reason=Reason.HELD,
                 remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
             ) from None

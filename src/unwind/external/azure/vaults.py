@@ -60,7 +60,7 @@ def delete_mode(obj: Object) -> DeleteMode:
         mode = DeleteMode.read(str(word)) if word is not None else None
         if isinstance(mode, Unknown):
             raise PermanentError(
-                f"cannot delete {obj['metadata']['name']}: the delete mode {mode}",
+                f"cannot delete {obj['metadata']['name']}: deleteMode {mode}",
                 reason=Reason.UNKNOWN_VALUE,
                 remedy=f"use one of {', '.join(DeleteMode)}",
             )
@@ -154,5 +154,5 @@ def _protected(id_: ArmId, properties: dict[str, Any]) -> Kept:
     return Kept(
         Reason.PURGE_PROTECTED,
         f"{id_.name} is deleted but not purged, because it has purge protection: {when}",
-        by="purge protection",
+        by="Azure (purge protection)",
     )
