@@ -17,9 +17,9 @@ from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
+from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
-from unwind.api.unwind import Effort, Entry, Plan
-from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.api.unwind import Effort, Entry, Plan, Step
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
 from unwind.karmada.remove_strategy import steps_of
@@ -31,25 +31,25 @@ from unwind.members.contents import Content
 from unwind.members.member import Member
 from unwind.members.members import Members
 from unwind.planning.blast_radius import blast_radius
+from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
 from unwind.preview import expected_refusals, object_preview
 from unwind.preview.member_preview import MemberPreview, look_at
 from unwind.preview.object_preview import Foreseen
-from unwind.removal import volume_claims
+from unwind.preview.removal_forecast import Fate, ObjectForecast, PlannedStep, why_kept
 from unwind.removal.deletion_scope import Told, ref_to
 from unwind.teardown.drafts import Drafted
 from unwind.teardown.plan import gather, with_what_goes_along
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
-    from unwind.protection.deleter import ProtectedObject
 
 # A profile may be on a thousand clusters: this many are read, of the others only the Inventories.
 LOOKED_AT = 20
@@ -164,18 +164,7 @@ async def _of_cluster(
         takes_along=lambda step: step.object.uid in takers,
     )
     made = told.plan or made
-    entries = _by_step(made, chunks)
-    going = [item for step in made.steps if step.effort != Effort.LEAVE for item in entries[step.name]]
-    emptied = [
-        item
-        for step in made.steps
-        if policies.get(step.object.uid) is VolumePolicy.DELETE
-        for item in entries[step.name]
-    ]
-    along_too = [item for step in made.steps if step.object.uid in takers for item in entries[step.name]]
-    seen = await look_at(places.fleet, target, going, emptied=emptied, along=along_too)
-    for some in entries.values():
-        some.extend(seen.claims_of(some))
+    seen = await _look(places, target, _planned(made, chunks, takers, policies))
     # An unknown value holds the whole plan.
     held = [Told(target.ref, item.message) for item in drafted.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
@@ -186,8 +175,8 @@ async def _of_cluster(
     return _foreseen(
         target.ref,
         made,
-        entries,
-        [seen],
+        chunks,
+        seen,
         along=along,
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
         warnings=(*warnings, *(item.message for item in drafted.said if item.type is not ConditionType.UNKNOWN_VALUE)),
@@ -244,18 +233,20 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
         )
         for item in its
     )
-    entries = _by_step(made, chunks)
     seen = []
     if effort is not Effort.LEAVE:
+        along = meta.annotations.get(TAKE_ALONG_ANNOTATION) == "true"
         for item in its[:LOOKED_AT]:
-            there = await _seen_on(places, item, entries[_place(item)], emptied=volumes is VolumePolicy.DELETE)
-            entries[_place(item)] += there.claims
-            seen.append(there)
+            uid = item.metadata.uid
+            policy = VolumePolicy.DELETE if volumes is VolumePolicy.DELETE else VolumePolicy.RETAIN
+            steps = [step for step in made.steps if step.object.uid == uid]
+            alone = msgspec.structs.replace(made, steps=tuple(steps))
+            seen += await _seen_on(places, item, _planned(alone, chunks, {uid} if along else (), {uid: policy}))
     unseen = len(its) - LOOKED_AT
     warnings = needed_by(key, its, summaries)
     if unseen > 0:
         warnings += (f"{unseen} of {len(its)} clusters were not read: custom resources there are not counted",)
-    return _foreseen(ref, made, entries, seen, refusals=refusals, warnings=warnings)
+    return _foreseen(ref, made, chunks, seen, refusals=refusals, warnings=warnings)
 
 
 def _place(summary: ClusterSummary) -> str:
@@ -268,18 +259,61 @@ def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
     return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
 
 
-async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry], *, emptied: bool) -> MemberPreview:
+async def _seen_on(places: Places, summary: ClusterSummary, steps: _PlannedSteps) -> list[MemberPreview]:
     type_, namespace, name = cluster_summaries.cluster_of(summary)
-    wiped = entries if emptied else ()
     resource = capi.CLUSTERS if type_ == ClusterType.CAPI else sveltos.SVELTOS_CLUSTERS
     try:
         if type_ == ClusterType.CAPI:
             cluster = await places.client.get(resource, name, namespace=namespace, type=capi.Cluster)
-            return await look_at(places.fleet, targets.of_capi(cluster), entries, emptied=wiped)
+            return await _look(places, targets.of_capi(cluster), steps)
         registered = await places.client.get(resource, name, namespace=namespace, type=sveltos.SveltosCluster)
-        return await look_at(places.fleet, targets.of_sveltos(registered), entries, emptied=wiped)
+        return await _look(places, targets.of_sveltos(registered), steps)
     except NotFoundError as error:
-        return MemberPreview(unseen=str(error))
+        return [MemberPreview(unseen=str(error))]
+
+
+class _PlannedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that remove objects, by where these are."""
+
+    member: tuple[PlannedStep, ...]
+    local: tuple[PlannedStep, ...]
+    """On the management cluster."""
+
+
+def _planned(
+    made: Plan,
+    chunks: Iterable[Inventory],
+    takers: Collection[str],
+    policies: Mapping[str, VolumePolicy | Unknown],
+) -> _PlannedSteps:
+    """`takers`: the owners that take foreign content along. `policies`: the volume policies, by owner."""
+    below, owners = dependencies(made), {step.name: step.object.uid for step in made.steps}
+    entries: dict[tuple[str, bool], list[Entry]] = {}
+    for chunk in chunks:
+        local = chunk.spec.member.object.kind == NAMESPACES.kind
+        todo = [item.entry for item in items([chunk]) if not item.done]
+        entries.setdefault((chunk.spec.owner.uid, local), []).extend(todo)
+
+    def steps(*, local: bool) -> tuple[PlannedStep, ...]:
+        return tuple(
+            PlannedStep(
+                owner=(uid := step.object.uid),
+                entries=tuple(entries.get((uid, local), ())),
+                wave=step.wave,
+                later=frozenset(owners[name] for name in below[step.name]) - {uid},
+                take_along=uid in takers,
+                tried=step.effort == Effort.TRY,
+                volumes=VolumePolicy.DELETE if policies.get(uid) is VolumePolicy.DELETE else VolumePolicy.RETAIN,
+            )
+            for step in made.steps
+            if step.effort != Effort.LEAVE
+        )
+
+    return _PlannedSteps(member=steps(local=False), local=steps(local=True))
+
+
+async def _look(places: Places, target: ClusterTarget, steps: _PlannedSteps) -> list[MemberPreview]:
+    return [await look_at(places.fleet, target, steps.member), await look_at(places.fleet, None, steps.local)]
 
 
 def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
@@ -293,13 +327,13 @@ def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterabl
     )
 
 
-def _by_step(made: Plan, chunks: Iterable[Inventory]) -> dict[str, list[Entry]]:
-    """The remaining objects of each step."""
+def _by_step(made: Plan, chunks: Iterable[Inventory]) -> dict[str, tuple[Step, list[Entry]]]:
+    """The steps by name, with their remaining objects."""
     owners: dict[str, list[Entry]] = {}
     for chunk in chunks:
         todo = [item.entry for item in items([chunk]) if not item.done]
         owners.setdefault(chunk.spec.owner.uid, []).extend(todo)
-    return {step.name: owners.get(step.object.uid, []) for step in made.steps}
+    return {step.name: (step, owners.get(step.object.uid, [])) for step in made.steps}
 
 
 async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[Told]:
@@ -319,7 +353,7 @@ async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[
 def _foreseen(
     ref: ObjectRef,
     made: Plan,
-    entries: Mapping[str, list[Entry]],
+    chunks: Iterable[Inventory],
     seen: Sequence[MemberPreview],
     *,
     along: Sequence[Content] = (),
@@ -327,17 +361,18 @@ def _foreseen(
     warnings: Iterable[str] = (),
 ) -> Foreseen:
     left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
+    taken = [foreign for preview in seen for foreign in preview.forecast.along]
+    objects = {
+        name: _forecast(step, entries, seen, {foreign.uid for foreign in taken})
+        for name, (step, entries) in _by_step(made, chunks).items()
+    }
+    going = {name: tuple(it.entry for it in some if it.fate is Fate.GOES) for name, some in objects.items()}
+    staying = {name: tuple(it for it in some if it.fate is Fate.STAYS) for name, some in objects.items()}
     # Removed objects are not counted, and claims of StatefulSets are only known now.
-    steps = tuple(msgspec.structs.replace(step, objects=len(entries[step.name])) for step in made.steps)
-    going = sum(step.objects for step in steps if step.name not in left)
-    tried = {step.name for step in made.steps if step.effort == Effort.TRY}
-    protection = [found for preview in seen for found in preview.protected]
-    spared = _spared([entry for name in tried for entry in entries[name]], protection)
-    every = [
-        msgspec.structs.replace(entry, kept=True) if name in left or entry.object.uid in spared else entry
-        for name, some in entries.items()
-        for entry in some
-    ]
+    shown = {name: going[name] or (tuple(it.entry for it in staying[name]) if name in left else ()) for name in objects}
+    steps = tuple(msgspec.structs.replace(step, objects=len(shown[step.name])) for step in made.steps)
+    every = [entry for some in going.values() for entry in some]
+    every += [msgspec.structs.replace(it.entry, kept=True) for some in staying.values() for it in some]
     balancers = {
         (entry.object.namespace, entry.object.name)
         for entry in every
@@ -350,53 +385,51 @@ def _foreseen(
     unseen = [
         f"cannot read a member, so dependents there are unknown: {preview.unseen}" for preview in seen if preview.unseen
     ]
+    protection = [found for preview in seen for found in preview.protected]
+    doubts = [warning for preview in seen for warning in preview.forecast.warnings]
     # What a Namespace or CRD contains changes during the deletion.
     emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]
-    warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen, *emptied_first)))
+    warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen, *doubts, *emptied_first)))
     return Foreseen(
         title=str(ref),
         target=ref,
         requested=False,
-        plan=msgspec.structs.replace(made, steps=steps, objects=going, warnings=warned),
-        objects={name: tuple(entry.object for entry in some) for name, some in entries.items()},
-        along=tuple(ref_to(content) for content in along),
+        plan=msgspec.structs.replace(made, steps=steps, objects=sum(map(len, going.values())), warnings=warned),
+        objects={name: tuple(entry.object for entry in some) for name, some in shown.items()},
+        along=(*(ref_to(content) for content in along), *taken),
         radius=blast_radius(every, custom_resources=resources, load_balancers=balancers),
         volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
         refusals=tuple(refusals),
-        blocked=tuple(
-            Told(it.object, it.why) for it in protection if it.object.uid not in spared and not it.by_contents
-        ),
-        staying=tuple(
-            Told(entry.object, spared.get(entry.object.uid) or _why_staying(entry, name if name in left else ""))
-            for name, some in entries.items()
-            for entry in some
-            if name in left or entry.adopted or entry.kept or entry.object.uid in spared
-        ),
+        blocked=tuple(Told(it.object, it.why) for it in protection if not it.by_contents),
+        staying=tuple(Told(it.entry.object, it.why) for some in staying.values() for it in some),
         warnings=warned,
         critical_path=critical_path(made),
     )
 
 
-def _spared(tried: Iterable[Entry], protection: Iterable[ProtectedObject]) -> dict[str, str]:
-    """Why objects of steps that are only tried stay, by uid: those that are protected, and the releases around them."""
-    held = {it.object.uid: it for it in protection}
-    release_of = HelmReleases(None).release_of
-    of = {entry.object.uid: release_of(entry) for entry in tried}
-    whole = {release: held[uid] for uid, release in of.items() if uid in held and release is not None}
-    found: dict[str, str] = {}
-    for uid, release in of.items():
-        if uid in held:
-            found[uid] = held[uid].why
-        elif release is not None and release in whole:
-            found[uid] = f"part of {release}, which stays: {whole[release].message}"
-    return found
+def _forecast(
+    step: Step, entries: Iterable[Entry], seen: Sequence[MemberPreview], taken: Collection[str]
+) -> list[ObjectForecast]:
+    """What happens to the objects of a step. If its cluster could not be read, by the Inventories alone. `taken`: the
+    uids of objects that are deleted with their Namespace."""
+    if step.effort == Effort.LEAVE:
+        why = f"{step.name} is left in place"
+        return [
+            ObjectForecast(entry, Fate.ABSENT) if entry.object.uid in taken else ObjectForecast(entry, Fate.STAYS, why)
+            for entry in entries
+        ]
+    found = [item for preview in seen for item in preview.forecast.steps.get(step.object.uid, ())]
+    known = {_key(item.entry) for item in found}
+    return found + [
+        ObjectForecast(entry, Fate.STAYS, why_kept(entry))
+        if entry.adopted or entry.kept
+        else ObjectForecast(entry, Fate.GOES)
+        for entry in entries
+        if _key(entry) not in known
+    ]
 
 
-def _why_staying(entry: Entry, left: str) -> str:
-    if left:
-        return f"{left} is left in place"
-    return (
-        volume_claims.why_retained(entry)
-        if volume_claims.retained(entry)
-        else "it existed before, or is marked as kept"
-    )
+def _key(entry: Entry) -> tuple[str, str, str, str]:
+    # Without the uid: that of an intended object is only known on the member.
+    it = entry.object
+    return it.group, it.kind, it.namespace, it.name

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
-from unwind.api.unwind import Entry
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
+from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item
 from unwind.kube import decoding
@@ -19,19 +18,19 @@ from unwind.members import contents
 from unwind.members.contents import Content
 from unwind.preview import cloud_resources, expected_refusals
 from unwind.preview.cloud_resources import CloudResources
+from unwind.preview.removal_forecast import Fate, Forecast, PlannedStep, forecast
 from unwind.protection.deleter import ProtectedObject, look
 from unwind.removal import volume_claims
+from unwind.removal.foreign_content import is_container
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
-
-
-_CONTAINERS = (NAMESPACES.kind, CUSTOM_RESOURCE_DEFINITIONS.kind)
 
 
 class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,75 +39,94 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, int] = {}
     """The number of custom resources of each CRD, by its name."""
     cloud: CloudResources = CloudResources()
-    claims: tuple[Entry, ...] = ()
-    """Claims of StatefulSets that are not in an Inventory yet."""
+    forecast: Forecast = Forecast()
     protected: tuple[ProtectedObject, ...] = ()
-    """Objects that may not be deleted."""
+    """Objects that would be deleted, but may not be."""
     unseen: str = ""
     """Why it could not be read; empty if it was."""
 
-    def claims_of(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The claims of the StatefulSets in these entries."""
-        sets = {
-            (entry.object.namespace, f"{STATEFUL_SETS.kind} {entry.object.name}")
-            for entry in entries
-            if entry.object.kind == STATEFUL_SETS.kind
-        }
-        return [claim for claim in self.claims if (claim.object.namespace, claim.source) in sets]
 
-
-async def look_at(
-    fleet: Members,
-    target: ClusterTarget,
-    entries: Sequence[Entry],
-    *,
-    emptied: Iterable[Entry] = (),
-    along: Iterable[Entry] = (),
-) -> MemberPreview:
-    """The preview of these entries on a member. An unreachable member is reported and is no error. `emptied`: entries
-    of StatefulSets whose claims are deleted. `along`: entries whose foreign content is deleted along with them."""
-    if not entries:
+async def look_at(fleet: Members, target: ClusterTarget | None, steps: Sequence[PlannedStep]) -> MemberPreview:
+    """The preview of these steps on a member, or on the management cluster if `target` is None. An unreachable member
+    is reported and is no error."""
+    if not any(step.entries for step in steps):
         return MemberPreview()
     try:
-        async with fleet.member(target) as member:
-            seen = await _seen(member, entries, {entry.object.uid for entry in emptied})
-            protected = await _protected(member, target.ref, entries, along)
-            return msgspec.structs.replace(seen, protected=tuple(protected))
+        async with fleet.member(target) if target else fleet.management() as member:
+            return await _seen(member, target.ref if target else member.ref, steps)
     except UnwindError as error:
         return MemberPreview(unseen=str(error))
 
 
-async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[str]) -> MemberPreview:
-    refs = [entry.object for entry in entries]
-    known = {ref.uid for ref in refs}
+async def _seen(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]) -> MemberPreview:
+    steps = [await _with_claims(member, step) for step in steps]
+    protected = await _protected(member, cluster, steps)
+    tried = [step for step in steps if step.tried]
+    seen = await forecast(
+        member,
+        steps,
+        spared=spared(tried, [it for it in protected if not it.by_contents]),
+        # What a Namespace or CRD contains now may be removed before it.
+        cascading=spared(tried, [it for it in protected if it.by_contents]),
+    )
+    going = [item.entry for some in seen.steps.values() for item in some if item.fate is Fate.GOES]
     resources = {}
-    made: list[Entry] = []
-    for ref in refs:
-        try:
-            if (ref.group, ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind):
+    for ref in [entry.object for entry in going]:
+        if (ref.group, ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind):
+            with suppress(NotFoundError):  # deleted concurrently
                 found = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name)
                 if resource := contents.defined_by(found):
                     resources[ref.name] = len(await contents.of_kind(member.client, resource))
-            elif (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
+    cloud = await cloud_resources.look(member, [entry.object for entry in going])
+    uids = {entry.object.uid for entry in going}
+    return MemberPreview(
+        resources=resources,
+        cloud=cloud,
+        forecast=seen,
+        protected=tuple(item for item in protected if item.object.uid in uids),
+    )
+
+
+async def _with_claims(member: Member, step: PlannedStep) -> PlannedStep:
+    """The step, with the claims of its StatefulSets that are not in an Inventory yet."""
+    known = {entry.object.uid for entry in step.entries}
+    made: list[Entry] = []
+    for ref in [entry.object for entry in step.entries]:
+        if (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
+            try:
                 found = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
-                policy = VolumePolicy.DELETE if ref.uid in emptied else VolumePolicy.RETAIN
-                of_set = await volume_claims.of_set(member, found, order=0, policy=policy)
+            except NotFoundError:
+                continue  # already deleted
+            if found["metadata"]["uid"] == ref.uid:
+                of_set = await volume_claims.of_set(member, found, order=0, policy=step.volumes)
                 made += [item for item in of_set if item.object.uid not in known]
-        except NotFoundError:
-            continue  # already deleted
-    cloud = await cloud_resources.look(member, [*refs, *(entry.object for entry in made if not entry.kept)])
-    return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made))
+    return msgspec.structs.replace(step, entries=(*step.entries, *made))
 
 
-async def _protected(
-    member: Member, cluster: ObjectRef, entries: Sequence[Entry], along: Iterable[Entry]
-) -> list[ProtectedObject]:
+def spared(tried: Iterable[PlannedStep], protection: Iterable[ProtectedObject]) -> dict[str, str]:
+    """Why objects of steps that are only tried stay, by uid: those that are protected, and the releases around them
+    (pure)."""
+    held = {it.object.uid: it for it in protection}
+    release_of = HelmReleases(None).release_of
+    of = {entry.object.uid: release_of(entry) for step in tried for entry in step.entries}
+    whole = {release: held[uid] for uid, release in of.items() if uid in held and release is not None}
+    found: dict[str, str] = {}
+    for uid, release in of.items():
+        if uid in held:
+            found[uid] = held[uid].why
+        elif release is not None and release in whole:
+            found[uid] = f"part of {release}, which stays: {whole[release].message}"
+    return found
+
+
+async def _protected(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]) -> list[ProtectedObject]:
     """The objects that may not be deleted."""
+    entries = [entry for step in steps for entry in step.entries]
     found = await expected_refusals.protected(member, await _labelled(member, entries), cluster=cluster)
     known = {item.object.uid for item in found}
-    for entry in along:
+    for entry in [entry for step in steps if step.take_along for entry in step.entries]:
         ref = entry.object
-        if ref.kind in _CONTAINERS and ref.uid not in known:
+        if is_container(ref) and ref.uid not in known:
             held = await look(member.client, Item("", "", entry).resource, ref, cluster=cluster)
             found += [held] if held else []
     return found

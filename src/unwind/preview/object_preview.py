@@ -94,7 +94,7 @@ def foreseen(
         radius=_radius(seen, cloud),
         volumes=cloud.volumes,
         refusals=refusals,
-        staying=(*seen.staying, *_retained(cloud)),
+        staying=(*_kept_target(seen), *seen.staying, *_retained(cloud)),
         warnings=warned,
         critical_path=critical_path(made),
     )
@@ -103,7 +103,9 @@ def foreseen(
 def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
     """The stages of the removal as steps, and the objects of each (pure)."""
     facts = Facts(balancers=cloud.balancers)
-    items = [Item("", str(number), entry) for number, entry in enumerate(seen.entries)]
+    kept = bool(seen.keeping)
+    going = [item for item in seen.going if not (kept and item is seen.target)]
+    items = [Item("", str(number), entry_of(item)) for number, item in enumerate(going)]
     steps: list[Step] = []
     objects: dict[str, tuple[ObjectRef, ...]] = {}
     for together in order(items, facts):
@@ -119,7 +121,7 @@ def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str,
 
 
 def _radius(seen: DeletionScope, cloud: CloudResources) -> Radius:
-    entries = [entry_of(item) for item in seen.everything]
+    entries = [entry_of(item) for item in seen.deleted]
     there = [ref_to(item) for item in seen.everything] + [told.object for told in seen.staying]
     resources = {}
     if is_a(seen.target, CUSTOM_RESOURCE_DEFINITIONS):
@@ -159,12 +161,17 @@ def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
         f"{name} is a Helm release, and its hooks are not run; to run them, use `helm uninstall`"
         for name in sorted(releases)
     ]
-    inside = [item for item in seen.staying if item.object.namespace == target.metadata.name]
-    if is_a(target, NAMESPACES) and inside:
-        warned.append(f"{target} stays, because objects in it stay: {inside[0].object}{_more(len(inside) - 1)}")
-    if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and seen.staying:
-        warned.append(f"{target} stays, because custom resources of it stay: {seen.staying[0].object}")
+    warned += [f"{target} stays, because {told.why}" for told in _kept_target(seen)]
     return tuple(warned)
+
+
+def _kept_target(seen: DeletionScope) -> list[Told]:
+    """The target, if objects that stay in it keep it."""
+    if not seen.keeping:
+        return []
+    what = "objects in it" if is_a(seen.target, NAMESPACES) else "custom resources of it"
+    first = f"{seen.keeping[0].object}{_more(len(seen.keeping) - 1)}"
+    return [Told(ref_to(seen.target), f"{what} stay: {first}")]
 
 
 def _more(count: int) -> str:

@@ -60,6 +60,23 @@ class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.going, *self.along)
 
     @property
+    def keeping(self) -> tuple[Told, ...]:
+        """The content that stays in the target and so keeps it, if that is a Namespace or CRD."""
+        it = self.target
+        if is_a(it, NAMESPACES):
+            return tuple(told for told in self.staying if told.object.namespace == it.metadata.name)
+        if is_a(it, CUSTOM_RESOURCE_DEFINITIONS):
+            group = it.metadata.name.partition(".")[2]
+            return tuple(told for told in self.staying if told.object.group == group)
+        return ()
+
+    @property
+    def deleted(self) -> tuple[Content, ...]:
+        """`everything`, without the target if it is kept."""
+        kept = bool(self.keeping)
+        return tuple(item for item in self.everything if not (kept and item is self.target))
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
         """`going` as inventory entries, each with its uid."""
         return tuple(map(entry_of, self.going))

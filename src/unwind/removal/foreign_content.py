@@ -85,6 +85,19 @@ def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection
     return kind == ("", "Secret") and account in removed
 
 
+def foreign_message(staying: Collection[Content]) -> str:
+    """Why a Namespace or CRD with this content is kept. Dependents of named objects are not named (pure)."""
+    owned = contents.descendants(staying, [item.metadata.uid for item in staying])
+    return f"it has foreign content: {contents.named([item for item in staying if item not in owned])}"
+
+
+def is_container(ref: ObjectRef) -> bool:
+    """Whether this is a Namespace or a CRD (pure)."""
+    return (ref.group, ref.kind) in (
+        (resource.group, resource.kind) for resource in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)
+    )
+
+
 async def held_by(
     client: Client,
     discovery: Discovery,
@@ -113,7 +126,7 @@ async def foreign_names(member: Member, item: Item, *, removed: Mapping[str, Obj
     """The foreign content of the Namespace or CRD in an entry, as text; empty if the entry is of another kind, or the
     object is absent."""
     ref, client = item.entry.object, member.client
-    if (ref.group, ref.kind) not in ((item.group, item.kind) for item in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
+    if not is_container(ref):
         return ""
     try:
         found = await client.get(item.resource, ref.name)
@@ -169,9 +182,7 @@ class ForeignContent:
         held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed, going=self._going())
         staying = await _not_left_over(ctx.client, held.staying, self._removed.values())
         if staying:
-            # Dependents of named objects are not named.
-            owned = contents.descendants(staying, [item.metadata.uid for item in staying])
-            message = f"it has foreign content: {contents.named([item for item in staying if item not in owned])}"
+            message = foreign_message(staying)
             ctx.log.info("object kept", why=message)
             return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
         if held.going:
@@ -208,19 +219,34 @@ async def _changed(client: Client, one: Content) -> bool:
 
 
 async def _not_left_over(client: Client, staying: Iterable[Content], removed: Collection[ObjectRef]) -> list[Content]:
-    """Without the Leases of removed workloads: nearly every operator has one, and no controller deletes it."""
-    workloads = [(ref.namespace, f"{ref.name}-") for ref in removed if ref.group == "apps"]
-    left: list[Content] = []
-    for content in staying:
-        metadata = content.metadata
-        if workloads and (content.resource.group, content.resource.kind) == (LEASES.group, LEASES.kind):
-            try:
-                lease = await client.get(LEASES, metadata.name, namespace=metadata.namespace)
-            except NotFoundError:
-                continue
-            # The holder is the name of a Pod, which begins with the name of its workload.
-            holder = (lease.get("spec") or {}).get("holderIdentity") or ""
-            if any(metadata.namespace == where and holder.startswith(name) for where, name in workloads):
-                continue
-        left.append(content)
-    return left
+    """Without the Leases of removed workloads."""
+    workloads = any(ref.group == "apps" for ref in removed)
+    return [
+        content
+        for content in staying
+        if not (workloads and is_lease(content) and is_left_over(content, await lease_holder(client, content), removed))
+    ]
+
+
+def is_lease(content: Content) -> bool:
+    return (content.resource.group, content.resource.kind) == (LEASES.group, LEASES.kind)
+
+
+async def lease_holder(client: Client, content: Content) -> str | None:
+    """The holder of a Lease; None if the Lease is gone."""
+    try:
+        lease = await client.get(LEASES, content.metadata.name, namespace=content.metadata.namespace)
+    except NotFoundError:
+        return None
+    return (lease.get("spec") or {}).get("holderIdentity") or ""
+
+
+def is_left_over(content: Content, holder: str | None, removed: Collection[ObjectRef]) -> bool:
+    """Whether this is the Lease of a removed workload, or one that is gone: nearly every operator has a Lease, and no
+    controller deletes it (pure). The holder is the name of a Pod, which begins with the name of its workload."""
+    if not is_lease(content):
+        return False
+    return holder is None or any(
+        ref.group == "apps" and content.metadata.namespace == ref.namespace and holder.startswith(f"{ref.name}-")
+        for ref in removed
+    )

@@ -21,7 +21,7 @@ from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.protection import deleter as protection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
@@ -45,12 +45,10 @@ def keep_taken(owners: Collection[str]) -> Registration:
 
     async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
         metadata = obj["metadata"]
-        owner = (metadata.get("labels") or {}).get(OWNER_LABEL, "")
-        if ctx.absent or not owner or owner in owners:
+        by = taken_over_by(metadata.get("labels") or {}, annotated(obj), owners)
+        if ctx.absent or not by:
             return await next(ctx, obj)
-        annotations = metadata.get("annotations") or {}
-        kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
-        message = f"taken over by {f'{kind} {name}'.strip() or owner}"
+        message = f"taken over by {by}"
         ctx.log.info("object kept", why=message)
         return Kept(Reason.NOT_OURS, message, by="unwind")
 
@@ -62,6 +60,15 @@ def keep_taken(owners: Collection[str]) -> Registration:
         metadata_only=True,
         about="Keep objects that another profile has taken over.",
     )
+
+
+def taken_over_by(labels: Mapping[str, str], annotations: Mapping[str, str], owners: Collection[str]) -> str:
+    """The other owner of an object with these labels and annotations; empty if there is none (pure)."""
+    owner = labels.get(OWNER_LABEL, "")
+    if not owner or owner in owners:
+        return ""
+    kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
+    return f"{kind} {name}".strip() or owner
 
 
 # These apply to every object, and their answers are known without calling them.

@@ -115,6 +115,12 @@ def why_retained(entry: Entry) -> str:
     )
 
 
+def of_kept_sets(claims: Iterable[Entry], kept: Iterable[ObjectRef]) -> set[str]:
+    """The uids of those claims whose StatefulSet is among the kept objects: they stay, too (pure)."""
+    sets = {(ref.namespace, f"{SOURCE}{ref.name}") for ref in kept if ref.kind == STATEFUL_SETS.kind}
+    return {entry.object.uid for entry in claims if (entry.object.namespace, entry.source) in sets}
+
+
 def warnings(entries: Iterable[Entry]) -> list[str]:
     """The claims among these entries that stay, for a plan: one line per StatefulSet (pure).
 

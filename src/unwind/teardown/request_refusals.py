@@ -75,7 +75,7 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
         raise RefusedError(RequestRefusal(reason=Reason.TARGET_GONE, message=str(error))) from error
     if refusing := await protected(member, seen):
         raise RefusedError(RequestRefusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing))
-    if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
+    if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.deleted)):
         raise RefusedError(RequestRefusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
     if lacking := await requests.missing(client, seen.entries):
         raise RefusedError(RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told(lacking)))

@@ -128,11 +128,11 @@ def test_what_is_foreseen_counts_all_and_warns_of_what_stays() -> None:
     claim = blast.entries[0].object
     volumes = (BoundVolume(name="pv-1", claim=claim, goes=True), BoundVolume(name="pv-2", claim=claim, goes=False))
     seen = foreseen(blast, CloudResources(volumes=volumes))
-    assert seen.radius.objects == 4
+    assert seen.radius.objects == 3
     assert any("web is a Helm release" in line for line in seen.warnings)
-    assert [told.object.name for told in seen.staying] == ["kept", "pv-2"]
+    assert [told.object.name for told in seen.staying] == ["room", "kept", "pv-2"]
     assert any("Namespace room stays, because" in line for line in seen.warnings)
-    assert seen.critical_path == ("the rest", "namespaces")
+    assert seen.critical_path == ("the rest",)
 
 
 def test_claims_that_are_retained_stay_and_are_named_wherever_they_are() -> None:
