@@ -27,11 +27,13 @@ _CANCELLED = "cancelled"
 @deleter("subscription.azure.com/*", "Alias")
 async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Cancel the subscription of an alias before the alias is deleted."""
+    # The log lines are those of Azure Service Operator's own alias deleter, so that searches for them still work.
     # Recorded, because a deleted alias no longer tells its subscription.
     if ctx.absent or _CANCELLED in ctx.memo:
         return await next(ctx, obj)
     subscription = _subscription((obj.get("status") or {}).get("properties"))
     if not subscription:
+        ctx.log.info("No subscription ID found, proceeding with alias deletion")
         return await next(ctx, obj)
     if not GUID.fullmatch(subscription):
         raise PermanentError(
@@ -40,7 +42,7 @@ async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[
         )
     arm = ctx.client_of(ArmClient)
     await _agree(ctx, obj, arm, subscription)
-    ctx.log.info("subscription cancellation requested", subscription=subscription)
+    ctx.log.info("Canceling subscription", subscriptionId=subscription)
     reply = await arm.post(
         f"/subscriptions/{subscription}/providers/Microsoft.Subscription/cancel", api_version=_SUBSCRIPTION_API
     )
@@ -48,6 +50,7 @@ async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[
     if not reply.ok and not await _over(arm, subscription):
         raise reply.error(f"cannot cancel subscription {subscription} of {ctx.ref}", ctx.clock.now())
     await ctx.memo.put(_CANCELLED, subscription)
+    ctx.log.info("Subscription canceled, proceeding with alias deletion")
     return await next(ctx, obj)
 
 

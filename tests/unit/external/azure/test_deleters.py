@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.external.azure.scenes import CACHE, CACHES, GROUP, Azure, made
 from unwind.api.names import Reason
@@ -101,6 +102,33 @@ async def test_what_is_no_id_of_a_subscription_gets_into_no_url(azure: Azure) ->
     failed = await azure.enter(alias("../../evil"), ALIASES, CANCELLING)
     assert isinstance(failed, Failed)
     assert azure.arm.requests == []
+
+
+async def log_lines(azure: Azure, obj: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """The log lines of the deleter in one pass: the event and the subscription."""
+    with capture_logs() as logged:
+        await azure.enter(obj, ALIASES, CANCELLING)
+    return [(line["event"], line.get("subscriptionId")) for line in logged if line.get("deleter") == CANCELLING.name]
+
+
+async def test_the_cancellation_of_a_subscription_is_logged_in_the_words_of_azure_service_operator(
+    azure: Azure,
+) -> None:
+    azure.arm.subscription(TEAM)
+    azure.arm.resource(ALIAS, properties={"subscriptionId": TEAM}, takes=2)
+    azure.arm.fail_next(409, "SubscriptionHasResources", method="POST")
+    assert await log_lines(azure, alias()) == [("Canceling subscription", TEAM)]
+    assert await log_lines(azure, alias()) == [
+        ("Canceling subscription", TEAM),
+        ("Subscription canceled, proceeding with alias deletion", None),
+    ]
+    assert await log_lines(azure, alias()) == [], "a cancellation that is recorded is not repeated"
+
+
+async def test_an_alias_without_a_subscription_is_logged_in_the_words_of_azure_service_operator(azure: Azure) -> None:
+    azure.arm.resource(ALIAS)
+    expected = [("No subscription ID found, proceeding with alias deletion", None)]
+    assert await log_lines(azure, alias(None)) == expected
 
 
 async def test_a_product_goes_with_its_subscriptions(azure: Azure) -> None:
