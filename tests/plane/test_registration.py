@@ -90,8 +90,17 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     assert made["spec"]["clientConfig"] == {"url": f"https://10.0.0.1:9443{prefix}", "caBundle": "Y2E="}
     assert made["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "yes", "team": "a"}}
     assert made["metadata"]["annotations"] == {INJECT_CA_ANNOTATION: f"{HOME}/{NAME}"}
-    refusal = (await command(fresh_member, "install", "--namespace-selector", "hold")).refusal
-    assert "use key=value" in refusal
+    sample = "kubernetes.io/metadata.name in (default),!legacy"
+    assert (await command(fresh_member, "install", "--namespace-selector", sample)).code == 0
+    made = await client.get(EXTENSION_CONFIGS, OURS)
+    assert made["spec"]["namespaceSelector"] == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default"]},
+            {"key": "legacy", "operator": "DoesNotExist"},
+        ]
+    }
+    refusal = (await command(fresh_member, "install", "--namespace-selector", "hold in yes")).refusal
+    assert "expected '(', found 'yes'" in refusal
 
     cluster = {"metadata": {"namespace": "default", "name": "c", "uid": "u-1"}}
     teardown = await create_teardown(client, cluster, "Enforce")

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from unwind.api.meta import LabelSelector
 from unwind.api.resources import Resource
 
 READ = ("get", "list", "watch")
@@ -38,8 +39,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = HOME
     url: str | None = None
     """URL of the manager if it runs outside the cluster. Webhooks and extensions are registered with it."""
-    namespace_selector: dict[str, str] = {}
-    """Labels of the namespaces whose clusters Cluster API calls the hooks for; empty selects all."""
+    namespace_selector: LabelSelector = LabelSelector()
+    """The namespaces whose clusters Cluster API calls the hooks for; empty selects all."""
     hook_settings: dict[str, str] = {}
     """Settings that Cluster API passes to the hooks with every request."""
     inject_ca: bool = False

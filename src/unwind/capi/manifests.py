@@ -50,7 +50,7 @@ def _extension(setting: Setting) -> dict[str, Any]:
     """The ExtensionConfig without the secret segment in its path, as it is recorded."""
     service = {"namespace": setting.namespace, "name": SERVICE, "port": PORT}
     # Without a selector it matches no namespace, unless Cluster API's webhook defaults it to all: so it is explicit.
-    selector = {"matchLabels": setting.namespace_selector} if setting.namespace_selector else {}
+    selector = msgspec.json.decode(msgspec.json.encode(setting.namespace_selector))  # with lists, not tuples
     annotations = {names.INJECT_CA_ANNOTATION: f"{setting.namespace}/{CERTIFICATE}"} if setting.inject_ca else {}
     return _object(
         capi.EXTENSION_CONFIGS,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
+from unwind.api import selectors
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console, documents
 from unwind.cli.options import words
@@ -20,6 +21,8 @@ from unwind.kube.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from unwind.api.meta import LabelSelector
 
 Kubeconfig = Annotated[
     Path | None,
@@ -40,7 +43,10 @@ async def install(
     ] = None,
     namespace_selector: Annotated[
         str,
-        Parameter(help="Labels (a=b,c=d) of the namespaces whose Clusters call the hooks; default: all namespaces."),
+        Parameter(
+            help="Label selector of the namespaces whose Clusters call the hooks, in the syntax of kubectl:"
+            " a=b,c!=d,e in (f,g),h,!i; default: all namespaces."
+        ),
     ] = "",
     hook_setting: Annotated[
         list[str] | None,
@@ -77,7 +83,7 @@ async def install(
     setting = Setting(
         namespace=namespace,
         url=url,
-        namespace_selector=pairs("--namespace-selector", filter(None, namespace_selector.split(","))),
+        namespace_selector=_selector(namespace_selector),
         hook_settings=pairs("--hook-setting", hook_setting or ()),
         inject_ca=inject_ca_from_secret,
         authorized_groups=None if authorized_groups is None else tuple(words(authorized_groups)),
@@ -94,6 +100,16 @@ async def install(
         return
     counts = Counter(item.result.value for item in done)
     console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
+
+
+def _selector(text: str) -> LabelSelector:
+    try:
+        return selectors.parse(text)
+    except selectors.InvalidSelectorError as error:
+        raise UsageError(
+            f"invalid value {text!r} for --namespace-selector: {error}",
+            remedy="use the selector syntax of kubectl, such as 'env in (prod,staging),!legacy'",
+        ) from None
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.install.test_manifests import of_kind
+from unwind.api import selectors
 from unwind.api.capi import EXTENSION_CONFIGS_V1ALPHA1
 from unwind.api.rights import Setting
 from unwind.capi.manifests import with_prefix
@@ -30,8 +31,15 @@ def policy_called(name: str, **setting: Any) -> dict[str, Any]:
 
 def test_it_is_for_all_namespaces_unless_told_otherwise_and_says_so() -> None:
     assert extension()["spec"]["namespaceSelector"] == {}
-    some = extension(namespace_selector={"team": "a"})
+    some = extension(namespace_selector=selectors.parse("team=a"))
     assert some["spec"]["namespaceSelector"] == {"matchLabels": {"team": "a"}}
+
+
+def test_the_sample_of_the_proposal_with_expressions_can_be_installed() -> None:
+    """The namespaceSelector of the ExtensionConfig in the Sveltos proposal."""
+    sample = extension(namespace_selector=selectors.parse("kubernetes.io/metadata.name in (default)"))
+    expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["default"]}
+    assert sample["spec"]["namespaceSelector"] == {"matchExpressions": [expression]}
 
 
 def test_it_is_called_by_its_service_or_where_it_is() -> None:
@@ -50,7 +58,9 @@ def test_cluster_api_reads_the_authority_only_where_it_is_told_to() -> None:
 
 
 def test_what_is_remembered_is_what_is_installed_in_the_version_that_is_served() -> None:
-    setting = Setting(namespace="elsewhere", url="https://10.0.0.1:9443", namespace_selector={"team": "a"})
+    setting = Setting(
+        namespace="elsewhere", url="https://10.0.0.1:9443", namespace_selector=selectors.parse("team in (a,b)")
+    )
     [kept] = of_kind("ConfigMap", setting)
     [installed] = of_kind("ExtensionConfig", setting)
     # The segment of the path is secret, and not among what is remembered.

@@ -34,6 +34,10 @@ SPEAK_OTHERWISE = {("demo",), ("run",), ("completion",), ("local", "kubeconfig")
             "release x --reason y --timeout soon",
             "invalid duration 'soon' for --timeout; use a duration such as 20s, 1m30s or 7d",
         ),
+        (
+            "install --dry-run --namespace-selector a=b,",
+            "invalid value 'a=b,' for --namespace-selector: expected a label key, found the end; use the",
+        ),
         ("crds --group x", "unknown group 'x' (valid: "),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unwind.api.meta import LabelSelector
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Setting
 from unwind.install.manifests import manifests, policies
@@ -44,7 +45,7 @@ def test_the_policies_follow_from_the_namespace_alone_so_that_the_manager_can_re
     called = Setting(
         namespace="home",
         url="https://unwind.example:9443",
-        namespace_selector={"team": "a"},
+        namespace_selector=LabelSelector(match_labels={"team": "a"}),
         hook_settings={"a": "b"},
         inject_ca=True,
         authorized_groups=(),
