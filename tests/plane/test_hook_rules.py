@@ -34,14 +34,17 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
-# Long: `make soak` runs it.
-pytestmark = pytest.mark.soak
+# Long: `make soak` runs it. `make test` runs the others: one test for each rule of creation and upgrade.
+soak = pytest.mark.soak
 
 DOCS = Path(__file__).parents[2] / "docs"
 MEMBER = "member-1"
 UPGRADE = {"fromKubernetesVersion": "v1.30.2", "toKubernetesVersion": "v1.31.0"}
 BEFORE_UPGRADE = (Hook.BEFORE_CLUSTER_UPGRADE, Hook.BEFORE_CONTROL_PLANE_UPGRADE, Hook.BEFORE_WORKERS_UPGRADE)
+UPGRADED = {"kubernetesVersion": "v1.31.0"}
 AFTER_UPGRADE = (Hook.AFTER_CONTROL_PLANE_UPGRADE, Hook.AFTER_WORKERS_UPGRADE, Hook.AFTER_CLUSTER_UPGRADE)
+VERSIONS = dict.fromkeys(BEFORE_UPGRADE, UPGRADE) | dict.fromkeys(AFTER_UPGRADE, UPGRADED)
+"""The upgrade hooks, each with the versions that Cluster API sends."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -99,6 +102,7 @@ async def test_a_cluster_is_made_only_when_everything_that_its_profiles_refer_to
         await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
+@soak
 async def test_a_profile_refers_to_what_is_in_its_own_namespace(scene: profiles.ProfileScene) -> None:
     refs = [{"kind": "ConfigMap", "namespace": "elsewhere", "name": "base"}]
     await scene.profile("shop", kind=PROFILES, policyRefs=refs)
@@ -109,6 +113,7 @@ async def test_a_profile_refers_to_what_is_in_its_own_namespace(scene: profiles.
         await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
+@soak
 async def test_a_cluster_that_no_profile_is_for_is_made_at_once(scene: profiles.ProfileScene) -> None:
     await scene.profile("shop", "missing")
     cluster = new_cluster(scene)
@@ -118,6 +123,7 @@ async def test_a_cluster_that_no_profile_is_for_is_made_at_once(scene: profiles.
         assert await asked.ask(Hook.BEFORE_CLUSTER_CREATE, cluster) == (0, "")
 
 
+@soak
 async def test_what_would_not_be_deployed_is_not_waited_for(scene: profiles.ProfileScene) -> None:
     await scene.profile("rehearsed", "missing", syncMode="DryRun")
     await scene.profile("refused", "missing", setRefs=["some"])
@@ -125,6 +131,7 @@ async def test_what_would_not_be_deployed_is_not_waited_for(scene: profiles.Prof
         assert await asked.ask(Hook.BEFORE_CLUSTER_CREATE, new_cluster(scene)) == (0, "")
 
 
+@soak
 async def test_that_something_exists_is_not_believed_to_a_cache(plane: Plane, scene: profiles.ProfileScene) -> None:
     await scene.profile("shop", "base")
     source = await scene.source("base", config_map(scene.namespace, "a"))
@@ -154,6 +161,7 @@ def chart(name: str, version: str, url: str, **more: Any) -> Object:
     return {"repositoryURL": url, "chartName": name, "chartVersion": version, **release, **more}
 
 
+@soak
 async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene: profiles.ProfileScene) -> None:
     program = (await building.ensure([tools.HELM]))["helm"].path
     async with ChartRepository() as repository:
@@ -175,6 +183,7 @@ async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene
             assert "chart web 1.0.0 of http://127.0.0.1:1" in why
 
 
+@soak
 async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployment(
     scene: profiles.ProfileScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +205,7 @@ async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployme
             await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
+@soak
 async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: profiles.ProfileScene) -> None:
     await scene.profile("web", policyRefs=[], helmCharts=[chart("web", "1.0.0", "http://127.0.0.1:1")])
     async with answering(scene.client) as asked:
@@ -205,6 +215,7 @@ async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: prof
 # When its control plane answers for the first time
 
 
+@soak
 async def test_add_ons_are_deployed_at_once_though_no_event_of_the_cluster_has_come(
     plane: Plane, scene: profiles.ProfileScene
 ) -> None:
@@ -219,7 +230,7 @@ async def test_add_ons_are_deployed_at_once_though_no_event_of_the_cluster_has_c
     ):
         await scene.until_profile("shop", lambda it: bool(it["metadata"].get("finalizers")), "claimed")
         # That the caches know of that, too: nothing is put anywhere for a profile that can vanish.
-        await asked.until_held("is not deployed yet", Hook.AFTER_CLUSTER_UPGRADE, new_cluster(scene))
+        await asked.until_held("is not deployed yet", Hook.AFTER_CLUSTER_UPGRADE, new_cluster(scene), **UPGRADED)
         proxy.hold()
         made = await create_cluster(
             scene.client, name="late", namespace=scene.namespace, member=MEMBER, labels=scene.label
@@ -229,6 +240,7 @@ async def test_add_ons_are_deployed_at_once_though_no_event_of_the_cluster_has_c
         proxy.resume()
 
 
+@soak
 async def test_what_waits_for_its_next_try_is_tried_at_once(deployed: DeployedScene) -> None:
     foreign = await in_the_way(deployed, "a")
     await deployed.source("shop", config_map(deployed.namespace, "a"))
@@ -250,6 +262,7 @@ async def test_what_waits_for_its_next_try_is_tried_at_once(deployed: DeployedSc
         await deployed.deployed("shop")
 
 
+@soak
 async def test_a_cluster_that_is_gone_by_then_is_answered_all_the_same(scene: profiles.ProfileScene) -> None:
     async with answering(scene.client) as asked:
         assert await asked.ask(Hook.AFTER_CONTROL_PLANE_INITIALIZED, new_cluster(scene)) == (0, "")
@@ -272,20 +285,21 @@ async def test_add_ons_that_fail_hold_an_upgrade_and_those_that_come_back_end_it
         other = cluster | {"metadata": cluster["metadata"] | {"uid": "11111111-2222-3333-4444-555555555555"}}
         assert await asked.ask(Hook.BEFORE_CLUSTER_UPGRADE, other, **UPGRADE) == (0, "")
         for hook in AFTER_UPGRADE:
-            await asked.until_held("fails", hook, cluster, kubernetesVersion="v1.31.0")
+            await asked.until_held("fails", hook, cluster, **UPGRADED)
 
         await deployed.edit("shop", config_map(deployed.namespace, "b"))
         for hook in BEFORE_UPGRADE:
             await asked.until_open(hook, cluster, **UPGRADE)
         for hook in AFTER_UPGRADE:
-            await asked.until_open(hook, cluster, kubernetesVersion="v1.31.0")
+            await asked.until_open(hook, cluster, **UPGRADED)
         await deployed.deployed("shop")
 
 
+@soak
 async def test_what_is_provisioned_as_its_sources_were_before_is_waited_for(deployed: DeployedScene) -> None:
     await deployed.add_on("shop")
     cluster = await deployed.client.get(CLUSTERS, deployed.cluster.name, namespace=deployed.namespace)
-    hook, version = Hook.AFTER_CLUSTER_UPGRADE, {"kubernetesVersion": "v1.31.0"}
+    hook, version = Hook.AFTER_CLUSTER_UPGRADE, UPGRADED
     async with answering(deployed.client, controllers=deployed.namespace) as asked:
         await deployed.deployed("shop")
         await asked.until_open(hook, cluster, **version)
@@ -304,6 +318,7 @@ async def test_what_is_provisioned_as_its_sources_were_before_is_waited_for(depl
         await deployed.until_on_member("shop-0", lambda it: it["data"] == {"colour": "red"})
 
 
+@soak
 async def test_that_add_ons_are_well_is_not_believed_to_a_cache(plane: Plane, deployed: DeployedScene) -> None:
     await deployed.add_on("shop")
     cluster = await deployed.client.get(CLUSTERS, deployed.cluster.name, namespace=deployed.namespace)
@@ -326,8 +341,8 @@ async def test_that_add_ons_are_well_is_not_believed_to_a_cache(plane: Plane, de
             namespace=deployed.namespace,
             subresource="status",
         )
-        for hook in (*BEFORE_UPGRADE, *AFTER_UPGRADE):
-            seconds, why = await asked.ask(hook, cluster, **UPGRADE)
+        for hook, versions in VERSIONS.items():
+            seconds, why = await asked.ask(hook, cluster, **versions)
             assert seconds > 0
             assert "fails (Resources: quota)" in why
         proxy.resume()
@@ -358,9 +373,9 @@ async def test_a_cluster_becomes_no_version_that_an_add_on_is_not_for(scene: pro
 
 async def test_a_request_that_does_not_say_which_cluster_it_is_about_is_held(scene: profiles.ProfileScene) -> None:
     async with answering(scene.client) as asked:
-        for hook in (*BEFORE_UPGRADE, *AFTER_UPGRADE):
-            assert await asked.ask(hook, new_cluster(scene), **UPGRADE) == (0, "")
-            seconds, why = await asked.ask(hook, new_cluster(scene, uid=""), **UPGRADE)
+        for hook, versions in VERSIONS.items():
+            assert await asked.ask(hook, new_cluster(scene), **versions) == (0, "")
+            seconds, why = await asked.ask(hook, new_cluster(scene, uid=""), **versions)
             assert seconds > 0
             assert "names no Cluster uid" in why
 
@@ -378,6 +393,7 @@ def example() -> ModuleType:
     return module
 
 
+@soak
 async def test_the_rule_that_the_documentation_shows_holds_an_upgrade_as_its_settings_say(
     scene: profiles.ProfileScene,
 ) -> None:

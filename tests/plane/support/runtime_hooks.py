@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support import hook_schema
 from tests.plane.support.controllers import Owner, addon_controllers, removal_deps
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
@@ -29,6 +30,7 @@ from unwind.testing.managers import manager_client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from tests.plane.support.hook_schema import Schema
     from unwind.helm.program import Helm
     from unwind.hooks import Rule
     from unwind.kube.client import Client, Object
@@ -38,10 +40,11 @@ Answer = tuple[int, str]
 
 
 class Asked:
-    """The handlers, called as Cluster API calls them."""
+    """The handlers, called as Cluster API calls them. Requests and responses are checked against its own schema."""
 
-    def __init__(self, asking: HookHandlers) -> None:
+    def __init__(self, asking: HookHandlers, schema: Schema) -> None:
         self._routes = {route.path: route for route in asking.routes()}
+        self._schema = schema
         self.settings: dict[str, str] = {}
 
     async def ask(self, hook: Hook, cluster: Object, **fields: Any) -> Answer:
@@ -55,6 +58,8 @@ class Asked:
             "cluster": about | {"metadata": metadata, "spec": cluster.get("spec", {})},
             **fields,
         }
+        known = self._schema.hooks[hook]
+        assert self._schema.violations(hook, known.request, body) == []
         route = self._routes[hook_protocol.path(hook)]
         request = Request(
             method="POST", path=route.path, query="", headers={}, peer="", ends=time.monotonic() + route.timeout
@@ -63,8 +68,8 @@ class Asked:
         response = await said if asyncio.iscoroutine(said) else said
         assert response.status == 200, response
         told = msgspec.json.decode(response.body)
+        assert self._schema.violations(hook, known.response, told) == []
         assert told["status"] == "Success"
-        assert told["kind"] == f"{hook.value}Response"
         return told.get("retryAfterSeconds", 0), told["message"]
 
     async def until(self, says: Callable[[Answer], bool], hook: Hook, cluster: Object, **fields: Any) -> Answer:
@@ -100,6 +105,7 @@ async def answering(
 ) -> AsyncIterator[Asked]:
     """The handlers, with all hooks switched on. `followed`: the client of the caches. `controllers`: run those of
     add-ons as well, with their inventories in this namespace."""
+    schema = await asyncio.to_thread(hook_schema.load)
     clock = StillClock()
     home = controllers or "default"
     async with (
@@ -121,7 +127,7 @@ async def answering(
         tasks = [group.create_task(part.run()) for part in parts]
         try:
             await eventually(lambda: caches.settled and caches.teardowns.synced, "settled caches")
-            yield Asked(asking)
+            yield Asked(asking, schema)
         finally:
             for task in tasks:
                 task.cancel()
