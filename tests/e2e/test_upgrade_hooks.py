@@ -1,11 +1,12 @@
-"""Cluster API's hooks over the life of a cluster, asked by a real version change, with rules of another package."""
+"""Cluster API's hooks over the life of a cluster, asked by a real chained upgrade, with rules of another package."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
+import msgspec
 
 from tests.e2e.gated_clusters import MEMBER, GatedCluster
 from tests.eventually import eventually
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from tests.e2e.gated_clusters import GateScene, Ground
     from unwind.kube.client import Client, Object
 
-# Long: `make soak` runs it.
-pytestmark = pytest.mark.soak
-
-# A package that holds each cluster once at every hook, and writes down when it was asked.
+# A package that holds each cluster once at every hook and version, and writes down what it was asked.
 RULES = """
 import os
 from pathlib import Path
+
+import msgspec
 
 from unwind.api.hooks import Hook
 from unwind.hooks import Wait, hook
@@ -39,9 +39,13 @@ ASKED = Path(os.environ["ONCE_ASKED"])
 def rule(which):
     @hook(which, name="once")
     async def once(request, ctx):
-        first = which.value not in ASKED.read_text().split()
+        versions = msgspec.to_builtins(request)
+        for field in ("apiVersion", "kind", "cluster", "settings"):
+            versions.pop(field, None)
+        line = msgspec.json.encode({"hook": which.value} | versions).decode()
+        first = line not in ASKED.read_text().splitlines()
         with ASKED.open("a") as asked:
-            print(which.value, file=asked)
+            print(line, file=asked)
         return Wait(f"once at {which.value}", seconds=1) if first else None
 
     return once
@@ -49,14 +53,38 @@ def rule(which):
 
 rules = [rule(which) for which in Hook]
 """
-UPGRADE = (
-    Hook.BEFORE_CLUSTER_UPGRADE,
-    Hook.BEFORE_CONTROL_PLANE_UPGRADE,
-    Hook.AFTER_CONTROL_PLANE_UPGRADE,
-    Hook.BEFORE_WORKERS_UPGRADE,
-    Hook.AFTER_WORKERS_UPGRADE,
-    Hook.AFTER_CLUSTER_UPGRADE,
-)
+OLD, NEXT, NEW = "v1.34.8", "v1.35.4", "v1.36.1"
+
+
+def steps(**upgrades: tuple[str, ...]) -> Object:
+    """The steps that are still to be done, as Cluster API sends them."""
+    names = {"control_plane": "controlPlaneUpgrades", "workers": "workersUpgrades"}
+    return {names[which]: [{"version": version} for version in versions] for which, versions in upgrades.items()}
+
+
+# Workers may be three minors behind, so they are upgraded once, at the end.
+CHAINED: list[tuple[Hook, Object]] = [
+    (
+        Hook.BEFORE_CLUSTER_UPGRADE,
+        {"fromKubernetesVersion": OLD, "toKubernetesVersion": NEW} | steps(control_plane=(NEXT, NEW), workers=(NEW,)),
+    ),
+    (
+        Hook.BEFORE_CONTROL_PLANE_UPGRADE,
+        {"fromKubernetesVersion": OLD, "toKubernetesVersion": NEXT} | steps(control_plane=(NEXT, NEW), workers=(NEW,)),
+    ),
+    (Hook.AFTER_CONTROL_PLANE_UPGRADE, {"kubernetesVersion": NEXT} | steps(control_plane=(NEW,), workers=(NEW,))),
+    (
+        Hook.BEFORE_CONTROL_PLANE_UPGRADE,
+        {"fromKubernetesVersion": NEXT, "toKubernetesVersion": NEW} | steps(control_plane=(NEW,), workers=(NEW,)),
+    ),
+    (Hook.AFTER_CONTROL_PLANE_UPGRADE, {"kubernetesVersion": NEW} | steps(workers=(NEW,))),
+    (
+        Hook.BEFORE_WORKERS_UPGRADE,
+        {"fromKubernetesVersion": OLD, "toKubernetesVersion": NEW} | steps(workers=(NEW,)),
+    ),
+    (Hook.AFTER_WORKERS_UPGRADE, {"kubernetesVersion": NEW}),
+    (Hook.AFTER_CLUSTER_UPGRADE, {"kubernetesVersion": NEW}),
+]
 
 
 def package(directory: Path) -> None:
@@ -75,8 +103,8 @@ WITH_WORKERS = "stub-workers"
 
 
 async def have_workers(client: Client) -> None:
-    """A ClusterClass as the plane's own, with workers. There are none of them, so nobody has to provide any: Cluster
-    API goes by the version that they should have."""
+    """A ClusterClass as the plane's own, with workers and the versions of a chained upgrade. There are no machines, so
+    nobody has to provide any: Cluster API goes by the version that they should have."""
     for resource in (BOOTSTRAPS, MACHINES):
         await capi._install(client, stubs._definition(resource, {"spec": stubs._template({})}))
         # What would be made of the template: Cluster API looks for such that were left over.
@@ -93,14 +121,15 @@ async def have_workers(client: Client) -> None:
     workers = {"machineDeployments": [{"class": "workers", "bootstrap": bootstrap, "infrastructure": machine}]}
     [made] = [it for resource, it in stubs.cluster_class() if resource == stubs.CLUSTER_CLASSES]
     made["metadata"]["name"] = WITH_WORKERS
-    await client.apply(stubs.CLUSTER_CLASSES, made | {"spec": made["spec"] | {"workers": workers}})
+    await client.apply(
+        stubs.CLUSTER_CLASSES,
+        made | {"spec": made["spec"] | {"workers": workers, "kubernetesVersions": [OLD, NEXT, NEW]}},
+    )
 
 
 async def create(scene: GateScene) -> GatedCluster:
     """A cluster whose control plane and workers have a version."""
-    [(_, manifest)] = stubs.cluster_of_class(
-        "prod", scene.namespace, member=MEMBER, version="v1.35.4", labels=scene.label
-    )
+    [(_, manifest)] = stubs.cluster_of_class("prod", scene.namespace, member=MEMBER, version=OLD, labels=scene.label)
     topology = manifest["spec"]["topology"]
     topology["classRef"]["name"] = WITH_WORKERS
     # What Cluster API's admission webhook would fill in.
@@ -120,14 +149,19 @@ class Asked:
         path.touch()
 
     def times(self, which: Hook) -> int:
-        return self.path.read_text().split().count(which.value)
+        return sum(hook is which for hook, _ in map(_read, self.path.read_text().splitlines()))
 
-    def order(self) -> list[str]:
-        """The hooks, as they were first asked."""
-        return list(dict.fromkeys(self.path.read_text().split()))
+    def order(self) -> list[tuple[Hook, Object]]:
+        """The hooks with their versions, as they were first asked."""
+        return [_read(line) for line in dict.fromkeys(self.path.read_text().splitlines())]
 
 
-async def test_every_hook_of_a_clusters_life_is_asked_in_order_and_blocks_once(
+def _read(line: str) -> tuple[Hook, Object]:
+    asked = msgspec.json.decode(line)
+    return Hook(asked.pop("hook")), asked
+
+
+async def test_every_hook_of_a_clusters_life_is_asked_in_order_over_two_minor_versions_and_blocks_once(
     ground: Ground, scene: GateScene, tmp_path: Path
 ) -> None:
     package(tmp_path)
@@ -156,28 +190,29 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_and_blocks_once(
             listening = group.create_task(listen())
             cluster = await create(scene)
             await scene.until_on(cluster, "web")
-            upgrade = {"spec": {"topology": {"version": "v1.36.1"}}}
+            upgrade = {"spec": {"topology": {"version": NEW}}}
             await scene.client.patch(CLUSTERS, cluster.name, upgrade, namespace=scene.namespace)
             await cluster.until(upgraded, "upgraded")
             # The last one is asked when all is done, and nothing on the Cluster waits for it.
-            await eventually(lambda: asked.times(UPGRADE[-1]) >= 2, "the second call of the last hook")
+            await eventually(lambda: asked.times(Hook.AFTER_CLUSTER_UPGRADE) >= 2, "the second call of the last hook")
             await cluster.delete()
             await cluster.until_gone()
             listening.cancel()
         assert await manager.stop() == 0
     assert asked.order() == [
-        Hook.BEFORE_CLUSTER_CREATE.value,
-        Hook.AFTER_CONTROL_PLANE_INITIALIZED.value,
-        *(which.value for which in UPGRADE),
-        Hook.BEFORE_CLUSTER_DELETE.value,
+        (Hook.BEFORE_CLUSTER_CREATE, {}),
+        (Hook.AFTER_CONTROL_PLANE_INITIALIZED, {}),
+        *CHAINED,
+        (Hook.BEFORE_CLUSTER_DELETE, {}),
     ]
-    # First it was told to wait, and then that it may go on.
-    for which in (Hook.BEFORE_CLUSTER_CREATE, *UPGRADE, Hook.BEFORE_CLUSTER_DELETE):
-        assert asked.times(which) >= 2, which
+    # At each version, it was first told to wait, and then that it may go on.
+    each = Counter(which for which, _ in (*CHAINED, (Hook.BEFORE_CLUSTER_CREATE, {}), (Hook.BEFORE_CLUSTER_DELETE, {})))
+    for which, versions in each.items():
+        assert asked.times(which) >= 2 * versions, which
         assert any(f"{which.value}: once at {which.value}" in item for item in said), (which, said)
     assert await scene.on_member() == {}
 
 
 def upgraded(cluster: Object | None) -> bool:
     versions = ((cluster or {}).get("status") or {}).get("controlPlane", {}).get("versions")
-    return bool(versions == [{"version": "v1.36.1"}]) and waiting.is_true(cluster, "TopologyReconciled")
+    return bool(versions == [{"version": NEW}]) and waiting.is_true(cluster, "TopologyReconciled")
