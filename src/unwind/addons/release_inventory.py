@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Entry
+    from unwind.api.unwind import Effort, Entry
     from unwind.helm.charts import Chart
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 class ReleaseBook:
     """The inventory of one Helm release of a ClusterSummary."""
 
-    def __init__(self, inventories: Inventories, owner: ObjectRef, member: Member, chart: Chart) -> None:
+    def __init__(
+        self,
+        inventories: Inventories,
+        owner: ObjectRef,
+        member: Member,
+        chart: Chart,
+        *,
+        effort: Effort | None = None,
+    ) -> None:
+        """`effort`: recorded in the inventory; None to keep what is recorded."""
         self._inventories = inventories
         self._member = member
         self._chart = chart
-        self._records = Records(inventories, owner, member)
+        self._records = Records(inventories, owner, member, effort=effort)
 
     async def mine(self) -> dict[str, Entry]:
         await self._records.load()

@@ -177,6 +177,12 @@ def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
     return ClusterDeletionBehavior.read(remembered)
 
 
+def effort(summary: ClusterSummary) -> Effort:
+    """The effort for the Inventories of a summary. They outlast it, so an unknown value counts as Enforce."""
+    behaves = behaviour(summary)
+    return Effort.ENFORCE if isinstance(behaves, Unknown) else _EFFORTS[behaves]
+
+
 def is_local(summary: ClusterSummary) -> bool:
     """Whether some of its objects are on the management cluster (pure)."""
     return any(ref.deployment_type == DeploymentType.LOCAL for ref in summary.spec.cluster_profile_spec.policy_refs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unwind.addons import backing, cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey
+from unwind.addons.step_source import effort
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.addons.summary_withdrawal import SummaryWithdrawal
@@ -239,6 +240,7 @@ class SummaryController(Controller[Key]):
             self._idle.add(key_of(summary))
             self._writer.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
             return
+        await self._record_effort(summary)
         if target.paused or not target.ready:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
             self._writer.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
@@ -256,6 +258,13 @@ class SummaryController(Controller[Key]):
         finally:
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
+
+    async def _record_effort(self, summary: ClusterSummary) -> None:
+        """Record a changed clusterDeletionBehavior in existing Inventories, also if nothing is deployed now."""
+        now = effort(summary)
+        if summary_status.lacks_effort(summary.status, now):
+            await self._deploying.deps.inventories.record_effort(summary.metadata.uid, now)
+            await self._writer.write(summary, lambda status: summary_status.with_efforts(status, now))
 
     def _comes(self, needed: ClusterSummary) -> bool:
         """Whether a dependency is deployed or being deployed."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +10,8 @@ import msgspec
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.release_inventory import ReleaseBook, is_of
-from unwind.addons.summary_status import FeatureResult
+from unwind.addons.step_source import effort
+from unwind.addons.summary_status import FeatureResult, hash_of, same_content, with_effort
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.meta import ObjectRef, ref_of
@@ -119,8 +118,8 @@ class SummaryDeployment:
         annotations = profile.metadata.annotations if profile else {}
         adopt = annotations.get(names.ADOPT_ANNOTATION) == "true"
         hashes = {
-            FeatureID.RESOURCES: _hash([found, spec.tier, adopt]),
-            FeatureID.HELM: _hash([*(item.inputs for item in asked), spec.tier]),
+            FeatureID.RESOURCES: hash_of([found, spec.tier, adopt]),
+            FeatureID.HELM: hash_of([*(item.inputs for item in asked), spec.tier]),
         }
         had = {
             FeatureID.read(item.feature_id): item
@@ -134,7 +133,7 @@ class SummaryDeployment:
             and not (
                 feature in had
                 and had[feature].status == FeatureStatus.PROVISIONED
-                and had[feature].hash == hashes[feature]
+                and same_content(had[feature].hash, hashes[feature])
                 and spec.sync_mode != SyncMode.DRY_RUN
             )
         ]
@@ -152,10 +151,10 @@ class SummaryDeployment:
             ),
             tier=spec.tier,
             adopt=adopt,
+            effort=effort(summary),
         )
-        return DeploymentTask(
-            self, target, owner, found, asked, {feature: hashes[feature] for feature in features}, summary, annotations
-        )
+        wanted_hashes = {feature: with_effort(hashes[feature], effort(summary)) for feature in features}
+        return DeploymentTask(self, target, owner, found, asked, wanted_hashes, summary, annotations)
 
 
 class DeploymentTask:
@@ -326,7 +325,8 @@ class DeploymentTask:
         )
 
     def _book(self, member: Member, chart: Chart) -> ReleaseBook:
-        return ReleaseBook(self._shared.deps.inventories, self._owner.object, member, chart)
+        owner = self._owner
+        return ReleaseBook(self._shared.deps.inventories, owner.object, member, chart, effort=owner.effort)
 
     async def _preview(self, helm: Helm, member: Member, chart: Chart) -> str:
         found = await helm_install.preview(helm, member, chart, owner=self._owner, book=self._book(member, chart))
@@ -390,11 +390,6 @@ def _removed(entry: Entry | None) -> bool:
 
 def _ref(summary: ClusterSummary) -> ObjectRef:
     return ref_of(CLUSTER_SUMMARIES, summary.metadata)
-
-
-def _hash(content: object) -> str:
-    # The format of the field is base64.
-    return base64.b64encode(hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()).decode()
 
 
 def _first(told: Iterable[str]) -> str:

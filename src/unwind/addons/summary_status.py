@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -13,7 +16,7 @@ from unwind.addons import cluster_summaries
 from unwind.api.meta import with_condition, without_condition
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, FeatureID, FeatureStatus, FeatureSummary
-from unwind.api.unwind import StepState
+from unwind.api.unwind import Effort, StepState
 from unwind.clock import SYSTEM
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -67,6 +70,53 @@ def with_results(
             last_applied_time=now.replace(microsecond=0) if finished else old.last_applied_time,
         )
     return msgspec.structs.replace(status, feature_summaries=tuple(after.values()))
+
+
+# The hash of a feature also tells which effort is recorded in the Inventories, so that no Inventory need be read to
+# know whether it is current. The format of the field is base64.
+
+_DIGEST = hashlib.sha256().digest_size
+
+
+def hash_of(content: object) -> str:
+    """The hash of what a feature deploys."""
+    return base64.b64encode(hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()).decode()
+
+
+def with_effort(hash_: str, effort: Effort) -> str:
+    """The hash of a feature whose Inventories have this effort."""
+    return base64.b64encode(_raw(hash_)[:_DIGEST] + effort.value.encode()).decode()
+
+
+def same_content(hash_: str, other: str) -> bool:
+    """Whether two hashes are of the same content, with any effort."""
+    return hash_ == other or _raw(hash_)[:_DIGEST] == _raw(other)[:_DIGEST] != b""
+
+
+def lacks_effort(status: ClusterSummaryStatus, effort: Effort) -> bool:
+    """Whether Inventories of a summary may have another effort. Without a hash, the deployment records it; but it may
+    fail before that, so a stricter effort is recorded first."""
+    features = [item for item in status.feature_summaries if item.status != FeatureStatus.REMOVED]
+    return any(
+        _raw(item.hash)[_DIGEST:] != effort.value.encode() if item.hash else effort is Effort.ENFORCE
+        for item in features
+    )
+
+
+def with_efforts(status: ClusterSummaryStatus, effort: Effort) -> ClusterSummaryStatus:
+    """The status after the effort was recorded in all Inventories of the summary."""
+    features = tuple(
+        msgspec.structs.replace(item, hash=with_effort(item.hash, effort)) if item.hash else item
+        for item in status.feature_summaries
+    )
+    return msgspec.structs.replace(status, feature_summaries=features)
+
+
+def _raw(hash_: str) -> bytes:
+    try:
+        return base64.b64decode(hash_, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") -> list[FeatureResult]:

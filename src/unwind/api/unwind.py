@@ -278,6 +278,14 @@ class InventorySpec(Model, frozen=True, kw_only=True):
     )
     member: Annotated[MemberRef, doc("The member that they are on.", required=True)] = MemberRef()
     chunk: Annotated[int, doc("Index of this chunk among the owner's Inventories.", minimum=0, default=0)] = 0
+    effort: Annotated[
+        str,
+        doc(
+            "How persistently the objects are removed when their cluster is deleted. It counts if the owner is gone."
+            " Without it, the objects block the deletion.",
+            choice=Effort,
+        ),
+    ] = ""
     sealed_for: Annotated[
         str,
         doc(

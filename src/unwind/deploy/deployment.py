@@ -82,7 +82,7 @@ class _Deployment:
         self._first = first
         self._landed = landed
         self._told = told
-        self._records = Records(inventories, owner.object, member)
+        self._records = Records(inventories, owner.object, member, effort=owner.effort)
         self._known: dict[str, tuple[Entry, LiveMarks]] = {}
         self._settled: dict[str, Contact] = {}
         self._adoptions: dict[str, Adoption] = {}

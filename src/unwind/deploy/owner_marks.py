@@ -24,6 +24,7 @@ from unwind.api.names import (
     SVELTOS_REFERENCE_ANNOTATION,
 )
 from unwind.api.sveltos import DEFAULT_TIER, FeatureID
+from unwind.api.unwind import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,8 @@ class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Not used for Works."""
     adopt: bool = False
     """Whether existing foreign objects are adopted."""
+    effort: Effort | None = None
+    """How persistently its objects are removed with their cluster, for the Inventory. None keeps what is recorded."""
 
     @property
     def uid(self) -> str:

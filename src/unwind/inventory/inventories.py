@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.resources import Resource
-from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, EntryState, Inventory
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Effort, Entry, EntryState, Inventory
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight, gather_limited
 from unwind.deleters.memo import Memo
@@ -178,6 +178,18 @@ class Inventories:
                 if chunk is None or chunk.spec.sealed_for:
                     return chunk
                 raise
+
+    async def record_effort(self, owner: str, effort: Effort) -> None:
+        """Write the effort into all Inventories of an owner that is not being removed."""
+        first, further = await asyncio.gather(self.get(f"{owner}-0"), self._further.ask("", self._all_further))
+        for chunk in (first, *(item for item in further if item.spec.owner.uid == owner)):
+            found = chunk
+            while found and found.spec.effort != effort and not found.spec.sealed_for:
+                try:
+                    await self.client.revise(INVENTORIES, guard(found), {"spec": {"effort": effort.value}})
+                    break
+                except (ConflictError, NotFoundError):
+                    found = await self.get(found.metadata.name)  # concurrent write
 
     async def write(self, chunk: Inventory, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
         """Merge changes into entries, and delete entries that are None. Other entries are not changed."""

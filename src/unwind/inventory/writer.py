@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
-from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Effort, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import guard
 from unwind.kube.errors import AlreadyExistsError, AnotherClusterError, ConflictError, NotFoundError
@@ -36,8 +36,13 @@ class NotTheFirstError(UnwindError):
 class Records:
     """The Inventories of one owner on one member, as last read or written."""
 
-    def __init__(self, inventories: Inventories, owner: ObjectRef, member: Member) -> None:
+    def __init__(
+        self, inventories: Inventories, owner: ObjectRef, member: Member, *, effort: Effort | None = None
+    ) -> None:
+        """`effort`: recorded with the entries that `put` writes; None to keep what is recorded."""
         self._inventories = inventories
+        self._effort = effort.value if effort else ""
+        self._effort_written: set[str] = set()
         self._owner = owner
         self._member = MemberRef(object=member.ref, system_uid=member.system_uid)
         self._chunks: dict[str, Inventory] = {}
@@ -78,7 +83,11 @@ class Records:
         return {key: name for name, chunk in self._chunks.items() for key in chunk.spec.entries}
 
     async def put(self, entries: Mapping[str, Entry]) -> None:
-        """Write these entries, and replace existing ones completely. One write per Inventory."""
+        """Write these entries, and replace existing ones completely. One write per Inventory.
+
+        When it returns, every Inventory that was loaded has the effort: it must not be lower than that of an object
+        that is created next.
+        """
         left = dict(entries)
         made: list[Inventory] = []
         while left:
@@ -89,6 +98,9 @@ class Records:
                         del left[key]
             if not places and (chunk := await self._add(left)):
                 made.append(chunk)
+        for name in list(self._chunks):
+            while self._lacks_effort(name) and not await self._patch(name, {}):
+                pass  # it was read again
         if any(chunk.spec.chunk for chunk in made):
             await self._still_open(made)
 
@@ -134,7 +146,9 @@ class Records:
             | ({FURTHER_LABEL: "true"} if self._next else {}),
             finalizers=(Finalizer.INVENTORY.value,),
         )
-        spec = InventorySpec(owner=self._owner, member=self._member, chunk=self._next, entries=some)
+        spec = InventorySpec(
+            owner=self._owner, member=self._member, chunk=self._next, effort=self._effort, entries=some
+        )
         body = manifest(INVENTORIES, Inventory(metadata=meta, spec=spec))
         try:
             chunk = msgspec.convert(await self._inventories.client.create(INVENTORIES, body), Inventory)
@@ -162,14 +176,18 @@ class Records:
     async def _patch(self, name: str, entries: Mapping[str, Change | None]) -> bool:
         """Whether it was written; if not, the Inventory has changed and was read again."""
         chunk = self._chunks[name]
+        change: Change = {"entries": entries} if entries else {}
+        if self._lacks_effort(name):
+            change["effort"] = self._effort
         try:
-            written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": {"entries": entries}})
+            written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": change})
         except ConflictError:
             found = await self._inventories.get(name)
         except NotFoundError:
             found = None
         else:
             self._chunks[name] = msgspec.convert(written, Inventory)
+            self._effort_written.add(name)
             return True
         if found is None or found.metadata.uid != chunk.metadata.uid:
             raise SealedError(
@@ -178,6 +196,11 @@ class Records:
         self._check(found)
         self._chunks[name] = found
         return False
+
+    def _lacks_effort(self, name: str) -> bool:
+        # Written once: an API server whose CRD lacks the field drops it.
+        recorded = self._chunks[name].spec.effort
+        return bool(self._effort) and recorded != self._effort and name not in self._effort_written
 
     def _check(self, chunk: Inventory) -> None:
         if chunk.spec.sealed_for:

@@ -73,6 +73,13 @@ def _effort(strategy: RemoveStrategy | Unknown, work: Work) -> Effort:
     return _EFFORTS[strategy]
 
 
+def recorded_effort(cluster: Cluster, work: Work) -> Effort:
+    """The effort for the Inventories of a Work. They outlast it, so an unknown strategy counts as Enforce."""
+    if work.spec.preserve_resources_on_deletion:
+        return Effort.LEAVE
+    return Effort.ENFORCE if isinstance(cluster.removal, Unknown) else _EFFORTS[cluster.removal]
+
+
 def enforced(plan: Plan | None) -> bool:
     """Whether a plan blocks the member until its objects are gone: removeStrategy was Required when it was made."""
     return plan is None or any(step.effort != Effort.LEAVE for step in plan.steps)

@@ -15,6 +15,7 @@ from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
 from unwind.karmada import work_status
+from unwind.karmada.remove_strategy import recorded_effort
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
 from unwind.kube.workqueue import JITTER
@@ -109,7 +110,7 @@ def matters(work: Work, cluster: Cluster) -> object:
         meta.annotations.get(item)
         for item in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION, names.VOLUMES_ANNOTATION)
     )
-    return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id
+    return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id, recorded_effort(cluster, work)
 
 
 def source_of(work: Work) -> ManifestSource:
@@ -126,10 +127,10 @@ def source_of(work: Work) -> ManifestSource:
     )
 
 
-def owner_of(work: Work) -> DeploymentOwner:
+def owner_of(work: Work, cluster: Cluster) -> DeploymentOwner:
     """The owner of its objects."""
     adopt = work.metadata.annotations.get(names.ADOPT_ANNOTATION) == "true"
-    return DeploymentOwner(object=ref_of(WORKS, work.metadata), adopt=adopt)
+    return DeploymentOwner(object=ref_of(WORKS, work.metadata), adopt=adopt, effort=recorded_effort(cluster, work))
 
 
 def takes_along(work: Work) -> bool:
@@ -166,7 +167,7 @@ class WorkApplier:
             report = await deployment.deploy(
                 member,
                 self._deps.inventories,
-                owner_of(work),
+                owner_of(work, cluster),
                 [source],
                 # Applied once after a start, whatever happened meanwhile: an apply without changes writes nothing.
                 sure=standing.sure,
@@ -192,7 +193,7 @@ class WorkApplier:
             await prune.prune(
                 member,
                 self._deps.inventories,
-                owner_of(work),
+                owner_of(work, cluster),
                 DeploymentReport(wanted=wanted),
                 deleters=self._deps.deleters,
                 plugins=self._deps.plugins,

@@ -317,9 +317,10 @@ def _relevant_fields(work: Work) -> object:
 
 
 def _reached_by(cluster: Cluster) -> object:
-    """The fields of a member that decide whether it can be applied to. A member that responds again is retried at
-    once."""
+    """The fields of a member that decide whether it can be applied to, and what is recorded for it. A member that
+    responds again is retried at once."""
     meta = cluster.metadata
     ready = is_true(cluster.status.conditions, ConditionType.READY)
     target = of_karmada(cluster)
-    return meta.uid, meta.terminating, cluster.spec.id, target.home, target.secret, target.endpoint, ready
+    way = target.home, target.secret, target.endpoint
+    return meta.uid, meta.terminating, cluster.spec.id, way, ready, cluster.removal

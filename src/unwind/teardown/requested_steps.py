@@ -56,7 +56,7 @@ class RequestedSteps(StepSource):
 
     async def _record(self, member: Member, seen: DeletionScope) -> None:
         """Write the Inventory. It must name every object before the plan is written."""
-        records = Records(self._deps.inventories, self._owner, member)
+        records = Records(self._deps.inventories, self._owner, member, effort=Effort.ENFORCE)
         await records.load(exactly=True)
         # Including the claims that stay: they go into the ledger.
         wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained)}

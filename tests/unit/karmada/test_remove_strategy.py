@@ -9,8 +9,8 @@ import pytest
 from unwind.api.karmada import Cluster, ClusterSpec, Work, WorkSpec
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType
-from unwind.api.unwind import Entry, EntryState, Inventory, InventorySpec, Plan
-from unwind.karmada.remove_strategy import decided_by, enforced, lowered, needs, raised, steps_of
+from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, Plan
+from unwind.karmada.remove_strategy import decided_by, enforced, lowered, needs, raised, recorded_effort, steps_of
 from unwind.teardown.plan import combine
 
 if TYPE_CHECKING:
@@ -165,6 +165,13 @@ def test_a_work_that_keeps_its_objects_itself_was_not_overruled() -> None:
 def test_a_plan_that_is_not_made_may_hold_anything() -> None:
     assert enforced(None)
     assert not enforced(plan_of(cluster("Needless"), work("a")))
+
+
+def test_the_inventory_of_a_work_records_the_strategy_unless_the_work_preserves() -> None:
+    assert recorded_effort(cluster("Required"), work("a")) is Effort.ENFORCE
+    assert recorded_effort(cluster("Needless"), work("a")) is Effort.LEAVE
+    assert recorded_effort(cluster("Requierd"), work("a")) is Effort.ENFORCE
+    assert recorded_effort(cluster("Required"), work("a", preserved=True)) is Effort.LEAVE
 
 
 def test_it_is_said_who_decided_that_something_stays() -> None:

@@ -1,0 +1,101 @@
+"""Inventories record how persistently their objects are removed, for the case that their owner is gone."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.eventually import eventually
+from tests.plane.support.profiles import config_map, feature, running
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from tests.plane.support.profiles import ProfileScene
+
+BEHAVIOURS = {"LeavePolicies": "Leave", "RemovePolicies": "Try", "EnforceRemovePolicies": "Enforce"}
+
+
+async def deploy(scene: ProfileScene, behaviour: str, mode: str = "Continuous") -> None:
+    await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
+    await scene.register()
+    await scene.profile("web", "web", clusterDeletionBehavior=behaviour, syncMode=mode)
+
+
+async def inventory(scene: ProfileScene) -> Inventory:
+    [chunk] = await scene.inventories((await scene.summary("web")).metadata.uid)
+    return chunk
+
+
+async def until_effort(scene: ProfileScene, effort: str) -> None:
+    async def recorded() -> bool:
+        return (await inventory(scene)).spec.effort == effort
+
+    await eventually(recorded, f"effort {effort}")
+
+
+@pytest.mark.parametrize(("behaviour", "effort"), BEHAVIOURS.items())
+async def test_an_inventory_has_its_effort_before_an_object_is_created(
+    scene: ProfileScene, behaviour: str, effort: str
+) -> None:
+    await deploy(scene, behaviour)
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+    found = await inventory(scene)
+    assert found.spec.effort == effort
+    # The request that created it had it: the objects are only created after the answer.
+    [created] = [
+        entry
+        for entry in await scene.client.list(INVENTORIES, namespace=scene.namespace)
+        if entry["metadata"]["name"] == found.metadata.name
+    ]
+    first = min(created["metadata"]["managedFields"], key=lambda entry: entry["time"])
+    assert "f:effort" in first["fieldsV1"]["f:spec"]
+
+
+@pytest.mark.parametrize("mode", ["Continuous", "OneTime"])
+async def test_a_changed_behaviour_is_recorded_although_nothing_is_deployed(scene: ProfileScene, mode: str) -> None:
+    await deploy(scene, "RemovePolicies", mode=mode)
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+        there = {name: item["metadata"]["resourceVersion"] for name, item in (await scene.on_member()).items()}
+        await scene.edit_profile("web", {"clusterDeletionBehavior": "EnforceRemovePolicies"})
+        await until_effort(scene, "Enforce")
+        await scene.edit_profile("web", {"clusterDeletionBehavior": "LeavePolicies"})
+        await until_effort(scene, "Leave")
+        assert feature(await scene.summary("web")) == "Provisioned"
+    assert there == {name: item["metadata"]["resourceVersion"] for name, item in (await scene.on_member()).items()}
+
+
+async def test_an_inventory_of_an_earlier_release_gets_its_effort_after_the_upgrade(scene: ProfileScene) -> None:
+    await deploy(scene, "EnforceRemovePolicies")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+    # As an earlier release left it: no effort, and a hash of the content alone.
+    summary, found = await scene.summary("web"), await inventory(scene)
+    await scene.client.patch(INVENTORIES, found.metadata.name, {"spec": {"effort": None}}, namespace=scene.namespace)
+    [done] = summary.status.feature_summaries
+    old = base64.b64encode(base64.b64decode(done.hash)[:32]).decode()
+    features = [{"featureID": done.feature_id, "status": done.status, "hash": old}]
+    await scene.client.patch(
+        CLUSTER_SUMMARIES,
+        summary.metadata.name,
+        {"status": {"featureSummaries": features}},
+        namespace=scene.namespace,
+        subresource="status",
+    )
+    async with running(scene.client, scene.namespace):
+        await waiting.until(
+            scene.client,
+            INVENTORIES,
+            found.metadata.name,
+            lambda it: it is not None and it["spec"].get("effort") == "Enforce",
+            "recorded",
+            namespace=scene.namespace,
+            within=30,
+        )
+        await scene.until_summary("web", lambda it: it.status.feature_summaries[0].hash == done.hash, "current")
+    assert scene.created() == ["a", "b"]
