@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
@@ -21,17 +22,19 @@ from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
 from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.api.hooks import API_VERSION, Hook
-from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.meta import ObjectMeta, ObjectRef, find, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef, Teardown
 from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_protocol import switched_on
-from unwind.capi.hook_registry import HookRegistry
+from unwind.capi.hook_registry import HookPlugin, HookRegistry
+from unwind.cli import ledger
 from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
+from unwind.kube.events import EVENTS, Recorder
 from unwind.local.waiting import until_absent
 from unwind.server import addresses, path_segments
 from unwind.server.certificate_secret import NAME
@@ -42,7 +45,7 @@ from unwind.testing.managers import manager_client
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
@@ -111,7 +114,7 @@ class Asked:
     async def tell(self, **status: Any) -> None:
         await self.client.patch(TEARDOWNS, self.uid, {"status": status}, subresource="status")
 
-    async def leave_behind(self, home: str) -> None:
+    async def leave_behind(self, home: str, *, effort: str = "") -> None:
         """An inventory on this cluster whose summary is gone."""
         owner = str(uuid.uuid4())
         it = ObjectRef(version="v1", kind="ConfigMap", namespace="default", name="left", uid="left")
@@ -120,6 +123,7 @@ class Asked:
             spec=InventorySpec(
                 owner=ObjectRef(kind="ClusterSummary", namespace=self.namespace, name="vanished", uid=owner),
                 member=MemberRef(object=ObjectRef(kind="Cluster", name=self.name, uid=self.uid), system_uid="x"),
+                effort=effort,
                 entries={"left": Entry(object=it, resource="configmaps", state="Confirmed")},
             ),
         )
@@ -163,9 +167,18 @@ def lets_go(told: Any) -> bool:
 
 @asynccontextmanager
 async def gate(
-    reading: Client, following: Client, home: str, *, run: bool = True, features: dict[str, bool] | None = None
+    reading: Client,
+    following: Client,
+    home: str,
+    *,
+    run: bool = True,
+    features: dict[str, bool] | None = None,
+    plugins: Iterable[HookPlugin] = (),
 ) -> AsyncIterator[Caller]:
-    """The gate behind a listener: caches follow the server by one client, what is confirmed is read by another."""
+    """The gate behind a listener: caches follow the server by one client, what is confirmed is read by another.
+
+    `plugins`: packages of rules.
+    """
     listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
     async with AsyncExitStack() as stack:
         own, follows = [
@@ -173,8 +186,16 @@ async def gate(
         ]
         caches = AddonCaches(follows)
         source = SummaryGateSource(own, caches, Inventories(own, namespace=home))
+        registry, recorder = HookRegistry(plugins=plugins), Recorder(own, instance="test")
+        registry.load()
         asking = HookHandlers(
-            own, caches, source, namespace=home, registry=HookRegistry(), hooks=switched_on(features or {})
+            own,
+            caches,
+            source,
+            namespace=home,
+            registry=registry,
+            hooks=switched_on(features or {}),
+            recorder=recorder,
         )
         listener = Listener("hooks", asking.routes())
         stack.callback(listening.close)
@@ -182,12 +203,14 @@ async def gate(
         stack.push_async_callback(listener.close, grace=0.5)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.TaskGroup() as group:
+            reporting = group.create_task(recorder.run())
             task = group.create_task(caches.run()) if run else None
             if run:
                 await asyncio.gather(caches.summaries.until_synced(), caches.teardowns.until_synced())
             try:
                 yield Caller(f"http://{addresses.of(listening)}", session, caches)
             finally:
+                reporting.cancel()
                 if task:
                     task.cancel()
 
@@ -312,17 +335,93 @@ async def test_without_a_key_to_verify_records_by_every_cluster_is_kept(asked: A
     async with gate(asked.client, asked.client, asked.namespace) as caller:
         told = await caller.ask(asked)
         assert told["retryAfterSeconds"] == 1
-        assert "cannot read remaining add-ons from the API server" in told["message"]
+        assert "cannot read the keys that verify Teardowns from the API server" in told["message"]
         await asked.client.delete(SECRETS, "unwind-record-key", uid=made["metadata"]["uid"], namespace=asked.namespace)
         await caller.until(asked, lets_go)
 
 
-async def test_an_inventory_whose_summary_is_gone_keeps_its_cluster(asked: Asked) -> None:
+@pytest.mark.parametrize("effort", ["", "Enforce"])
+async def test_an_inventory_whose_summary_is_gone_keeps_its_cluster(asked: Asked, effort: str) -> None:
     async with gate(asked.client, asked.client, asked.namespace) as caller:
-        await asked.leave_behind(asked.namespace)
+        await asked.leave_behind(asked.namespace, effort="Try")
+        await asked.leave_behind(asked.namespace, effort=effort)
         told = await caller.ask(asked)
         assert told["retryAfterSeconds"] == 1
-        assert "ClusterSummary/vanished" in told["message"]
+        assert told["message"].count("ClusterSummary/vanished") == 1
+
+
+@pytest.mark.parametrize("effort", ["Try", "Leave"])
+async def test_an_inventory_that_was_not_enforced_does_not(asked: Asked, effort: str) -> None:
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        await asked.leave_behind(asked.namespace, effort=effort)
+        assert lets_go(await caller.ask(asked))
+
+
+def unloadable() -> HookPlugin:
+    def load() -> Any:
+        raise ImportError("no module")
+
+    return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
+
+
+NOT_LOADED = "cannot load the rules of others 1.0 for BeforeClusterDelete: ImportError: no module"
+
+
+async def test_rules_that_do_not_load_do_not_block_a_cluster_on_which_nothing_is_enforced(asked: Asked) -> None:
+    client = asked.client
+    async with gate(client, client, asked.namespace, plugins=[unloadable()]) as caller:
+        await asked.torn_down(("web", "Try", "Removing"), ("log", "Leave", "Waiting"))
+        await caller.until(asked, lets_go)
+        # What is not known is on the record, in an Event on the Cluster, and in the ledger.
+        record = await client.get(TEARDOWNS, asked.uid, type=Teardown)
+        said = find(record.status.conditions, "NotVerified")
+        assert said
+        assert (said.status, said.reason, said.message) == ("True", "NotLoaded", NOT_LOADED)
+        [line] = (await ledger.read(client, asked.uid, None)).not_verified
+        assert (line.target.uid, line.reason, line.message) == (asked.uid, "NotLoaded", NOT_LOADED)
+
+        async def reported() -> bool:
+            return any(
+                (event["regarding"]["uid"], event["reason"], event["note"]) == (asked.uid, "NotVerified", NOT_LOADED)
+                for event in await client.list(EVENTS, namespace=asked.namespace)
+            )
+
+        await eventually(reported, "an Event")
+
+
+async def test_rules_that_do_not_load_do_not_block_a_cluster_without_a_record(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace, plugins=[unloadable()]) as caller:
+        await asked.add_on("web", "RemovePolicies")
+        assert lets_go(await caller.ask(asked))
+
+
+async def test_rules_that_do_not_load_block_a_cluster_with_an_enforced_add_on(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace, plugins=[unloadable()]) as caller:
+        await asked.torn_down(("db", "Enforce", "Removed"), ("web", "Try", "Removed"))
+        told = await caller.until(asked, lambda it: it["message"] == NOT_LOADED)
+        assert told["retryAfterSeconds"] == 10
+
+
+@pytest.mark.parametrize("effort", ["Try", "Enforce"])
+async def test_a_frozen_plan_opens_the_gate_without_another_read_only_if_nothing_is_enforced(
+    plane: Plane, asked: Asked, effort: str
+) -> None:
+    connection = plane.management.client.connection
+    async with Proxy(connection.server) as proxy:
+        through = msgspec.structs.replace(connection, server=proxy.url)
+        async with Client(through) as reading, gate(reading, asked.client, asked.namespace) as caller:
+            await asked.torn_down(("web", effort, "Removed"))
+            await caller.until(asked, lets_go)
+            proxy.hold()
+            told = await caller.ask(asked, waits="2s")
+            if effort == "Try":
+                assert lets_go(told)
+            else:
+                assert (told["message"], told["retryAfterSeconds"]) == (
+                    f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out",
+                    1,
+                )
+            proxy.resume()
 
 
 async def test_caches_that_lag_behind_open_nothing(plane: Plane, asked: Asked) -> None:
@@ -355,14 +454,14 @@ async def test_an_api_server_that_does_not_answer_opens_nothing(plane: Plane, as
             proxy.hold()
             told = await caller.ask(asked, waits="1s")
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}the API server timed out",
+                f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out",
                 1,
             )
             proxy.resume()
             proxy.close()
             told = await caller.ask(asked)
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}cannot read remaining add-ons from the API server",
+                f"{CLOSED}cannot read Teardown {asked.uid} from the API server",
                 1,
             )
             proxy.reopen()

@@ -17,7 +17,7 @@ from unwind.teardown.drafts import lost
 from unwind.teardown.gate import GateClosed, GateHolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from unwind.addons.caches import AddonCaches
     from unwind.inventory.inventories import Inventories
@@ -52,9 +52,14 @@ class SummaryGateSource:
         `read` decides."""
         return _standing(item for item in self._known(target) if self._is_backed(item, target))
 
-    async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
-        """The summaries that count, read from the API server, and the names of deleted summaries that left objects."""
+    async def read(
+        self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None
+    ) -> tuple[list[GateHolder], list[str]]:
+        """The summaries that count, read from the API server, and the names of deleted summaries whose objects block
+        the deletion. `reading`: called with what is read next."""
+        reading(f"the ClusterSummaries in namespace {target.ref.namespace}")
         here = await self._read_summaries(target)
+        reading(f"the Inventories in namespace {self._inventories.namespace}")
         chunks = await self._inventories.on(target.ref.uid)
         accounted = {chunk.spec.owner.uid for chunk in chunks}
         others = [item for item in here if item.metadata.uid not in accounted and not self._is_backed(item, target)]
@@ -62,9 +67,11 @@ class SummaryGateSource:
             # Objects on the management cluster are recorded in Inventories of their own.
             owned = await self._inventories.owned([item.metadata.uid for item in others])
             accounted |= {item.spec.owner.uid for item in owned}
+            reading("the profiles of its ClusterSummaries")
             accounted |= {item.metadata.uid for item in others if await self._caches.read_backed(item, target)}
             here = that_hold(here, accounted, lambda one: self._is_backed(one, target))
-        return _standing(here), [item.step for item in lost([item.metadata.uid for item in here], chunks)]
+        gone = lost([item.metadata.uid for item in here], chunks)
+        return _standing(here), [item.step for item in gone if item.holds]
 
     def _known(self, target: AddonTarget) -> list[ClusterSummary]:
         return [

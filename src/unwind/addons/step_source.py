@@ -25,7 +25,7 @@ from unwind.api.unwind import Effort
 from unwind.kube.decoding import Key
 from unwind.members.targets import AddonTarget, ClusterKey, key_of
 from unwind.planning.waves import Draft
-from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.drafts import TeardownNotice, lost_step
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms
 
@@ -72,6 +72,11 @@ class SummarySteps(FollowedSource):
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         del target
+        if step.name == lost_step(step.object):
+            return StepTerms(
+                left=f"{step.object} was deleted before it, so how to remove it is not known",
+                left_reason=Reason.OWNER_GONE,
+            )
         summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
         key = profile_of(summary) if summary else None
         profile = self._caches.profile(key) if key else None

@@ -22,6 +22,8 @@ PROTECT_FIELD_MANAGER = "unwind-protect"
 GATE_FIELD_MANAGER = "unwind-gate"
 """Field manager of one condition of a Teardown. Another field manager owns the rest of the status, so neither removes
 the other's conditions."""
+HOOKS_FIELD_MANAGER = "unwind-hooks"
+"""Field manager of the condition NotVerified of a Teardown, which the deletion gate writes."""
 
 # Labels of objects that `unwind install` created. `unwind uninstall` changes or deletes only objects with these labels.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -274,6 +276,11 @@ class ConditionType(StrEnum):
     """A policy, label or behavior has an unknown value. Nothing is deleted until it is corrected."""
     FIELD_NOT_SERVED = "FieldNotServed"
     """The served schema lacks a field that Unwind needs. Unwind uses the stricter known value."""
+    OWNER_GONE = "OwnerGone"
+    """Teardown: a ClusterSummary was deleted before its objects. They do not block the deletion and are left."""
+    NOT_VERIFIED = "NotVerified"
+    """Teardown: the gate opened although a check failed, because nothing on the target is enforced; the message says
+    what is not known."""
     REFUSED = "Refused"
     """Requested Teardown: it was refused and deletes nothing; the message says why."""
     CYCLE_BROKEN = "CycleBroken"
@@ -338,6 +345,12 @@ class Reason(StrEnum):
     """The served schema lacks the field."""
     TARGET_GONE = "TargetGone"
     """The target disappeared before everything was verified absent."""
+    OWNER_GONE = "OwnerGone"
+    """The ClusterSummary or Work that deployed the objects was deleted before them."""
+    NOT_LOADED = "NotLoaded"
+    """NotVerified: a package of hook rules cannot be loaded, so its rules were not asked."""
+    READ_FAILED = "ReadFailed"
+    """NotVerified: the API server did not confirm the frozen plan."""
     FORCED = "Forced"
     """A user released it."""
     STRATEGY_CHANGED = "StrategyChanged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.resources import SECRETS
@@ -13,9 +14,10 @@ from unwind.inventory.inventories import ledgered
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
+from unwind.kube.events import Regarding
 from unwind.members import credentials, targets
 from unwind.teardown import plan, release
-from unwind.teardown.drafts import misunderstood
+from unwind.teardown.drafts import misunderstood, orphaned
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
 from unwind.teardown.runner import TeardownRunner, ended_without_target
 from unwind.teardown.running import RunningTeardowns
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import CapiClusters
     from unwind.members.targets import AddonTarget, ClusterTarget
-    from unwind.teardown.drafts import Drafted
+    from unwind.teardown.drafts import Drafted, TeardownNotice
     from unwind.teardown.release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import FollowedSource
+
+
+log = logs.get(__name__)
 
 
 # Cleanup after a teardown: empty Inventories, and our finalizer on the credentials
@@ -131,6 +136,7 @@ class ClusterTeardownController(Controller[Key]):
         self._teardowns = caches.teardowns
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._keys.follow(caches.sources[SECRETS.kind])
+        self._recorder = recorder
         self._records = TeardownRecords(
             client,
             caches.teardowns,
@@ -242,19 +248,29 @@ class ClusterTeardownController(Controller[Key]):
         return await plan.draft(self._sources, self._deps, target, decided=decided)
 
     def _begin(self, key: Key, teardown: Teardown, target: AddonTarget, let_go: LetGo | None) -> None:
+        orphans = orphaned(teardown.spec.plan)
+        for notice in orphans:
+            self._report(target, notice)
         execution = TeardownRunner(
             teardown,
             target,
             self._deps,
             self._client,
             sources=self._sources,
-            said=(*self._sources.said(teardown, target), *misunderstood(target)),
+            said=(*self._sources.said(teardown, target), *misunderstood(target), *orphans),
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),
         )
         if let_go:  # before the first step, so that none starts
             execution.release(*let_go)
         self._runners.begin(key, execution)
+
+    def _report(self, target: AddonTarget, notice: TeardownNotice) -> None:
+        ref = target.ref
+        log.warning("objects of a deleted owner are left", cluster=str(target), why=notice.message)
+        if self._recorder:
+            regarding = Regarding(capi.CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
+            self._recorder.report(regarding, notice.reason, notice.message, action="Delete", type="Warning")
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The uids of deleted clusters of this name that records or step sources still refer to."""

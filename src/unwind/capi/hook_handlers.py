@@ -7,25 +7,32 @@ for a long time.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind import logs
+from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
+from unwind.api.meta import with_condition
+from unwind.api.names import HOOKS_FIELD_MANAGER, ConditionType, Reason
+from unwind.api.unwind import TEARDOWNS
 from unwind.capi import hook_protocol, hook_registry
+from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.hooks import LONGEST, Wait
 from unwind.kube.errors import ApiError
+from unwind.kube.events import Regarding
 from unwind.members import targets
 from unwind.server.routes import Response, Route, refusal
 from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed, GateOpen, Verdict
+from unwind.teardown.gate import GateClosed, GateFault, GateOpen, Verdict
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from typing import Any
 
     from unwind.api.hooks import HookRequest
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from unwind.capi.hook_registry import HookRegistry
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
     from unwind.server.routes import Handler, Request
@@ -43,6 +51,9 @@ log = logs.get(__name__)
 _DELETE = Hook.BEFORE_CLUSTER_DELETE
 # Seconds of the timeout that are reserved for the response.
 _MARGIN = 0.3
+# Seconds to wait for the Teardown that a failed check is written into. The hook is answered in any case.
+_RECORD_WITHIN = 2.0
+_LOOK_AGAIN = 0.1
 _FILLING = "Unwind is starting: its caches are not synced"
 _LATE = "Unwind timed out"
 _BUSY = "Unwind is overloaded"
@@ -63,13 +74,15 @@ class HookHandlers:
         registry: HookRegistry,
         hooks: Iterable[Hook],
         keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`source`: what blocks a cluster without a Teardown. `namespace`: Unwind's own, which holds the keys of
-        records. `hooks`: the hooks announced to Cluster API."""
+        records. `hooks`: the hooks announced to Cluster API. `recorder`: for Events about checks that failed."""
         self._client = client
         self._caches = caches
         self._source = source
         self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._recorder = recorder
         self._registry = registry
         self._hooks = tuple(hooks)
         self._go_on = {hook: hook_protocol.go_on(hook) for hook in Hook}
@@ -144,31 +157,114 @@ class HookHandlers:
     async def _confirmed(self, asked: HookRequest, request: Request) -> Response:
         """The response if no cache knows of anything that blocks the cluster."""
         target = targets.of_capi(asked.cluster)
-        try:
-            async with asyncio.timeout(request.remaining - _MARGIN):
-                verdict = await self._read(target)
-        except TimeoutError:
-            verdict = gate.closed("the API server timed out")
-        except (UnwindError, msgspec.DecodeError) as error:
-            log.warning("gate check failed", cluster=str(target), why=str(error))
-            # No address and no time: Cluster API writes the message into the Cluster's conditions, where it must stay
-            # stable.
-            code = f" ({error.code})" if isinstance(error, ApiError) else ""
-            verdict = gate.closed(f"cannot read remaining add-ons from the API server{code}")
-        if isinstance(verdict, GateOpen) and (wait := await self._rules_wait(_DELETE, asked, request)):
-            verdict = GateClosed(wait.why, wait.seconds)
+        frozen = self._frozen(target)
+        unverified: list[GateFault] = []
+        # If the plan decides anyway, time is left for the rules.
+        within = request.remaining - _MARGIN if frozen is None else request.remaining / 2
+        verdict, unenforced, fault = await self._read_within(target, within)
+        if fault and frozen:
+            verdict, unenforced = GateOpen(), True
+            unverified.append(GateFault(Reason.READ_FAILED, fault))
+        if isinstance(verdict, GateOpen):
+            # Rules that cannot be loaded do not block a cluster on which nothing is enforced. Rules that answer do.
+            broken = self._registry.broken(_DELETE)
+            unverified += [GateFault(Reason.NOT_LOADED, why) for why in broken] if unenforced else []
+            if wait := await self._rules_wait(_DELETE, asked, request, () if unenforced else broken):
+                verdict = GateClosed(wait.why, wait.seconds)
         answer = _answer(verdict)
         if answer is None:
+            if unverified:
+                await self._report_unverified(target, unverified, request)
             log.info("cluster deletion allowed", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
-    async def _read(self, target: AddonTarget) -> Verdict:
-        """The verdict from fresh reads."""
+    def _frozen(self, target: AddonTarget) -> Teardown | None:
+        """The record in the cache if its plan shows that nothing is enforced."""
         uid = target.ref.uid
+        found = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid) if self._keys.known else None
+        return found if gate.is_unenforced(uid, found) else None
+
+    async def _read_within(self, target: AddonTarget, within: float) -> tuple[Verdict, bool, str]:
+        """The verdict from fresh reads; whether it shows that nothing is enforced; and which read failed, if one did.
+
+        No address and no time: Cluster API writes the message into the Cluster's conditions, where it must stay stable.
+        """
+        current = ""
+
+        def reading(what: str) -> None:
+            nonlocal current
+            current = what
+
+        try:
+            async with asyncio.timeout(within):
+                verdict, unenforced = await self._read(target, reading)
+        except TimeoutError:
+            fault = f"cannot read {current}: the API server timed out"
+        except (UnwindError, msgspec.DecodeError) as error:
+            log.warning("gate check failed", cluster=str(target), why=str(error))
+            code = f" ({error.code})" if isinstance(error, ApiError) else ""
+            fault = f"cannot read {current} from the API server{code}"
+        else:
+            return verdict, unenforced, ""
+        return gate.closed(fault), False, fault
+
+    async def _read(self, target: AddonTarget, reading: Callable[[str], None]) -> tuple[Verdict, bool]:
+        """The verdict from fresh reads, and whether it shows that nothing is enforced."""
+        uid = target.ref.uid
+        if not self._keys.known:
+            reading("the keys that verify Teardowns")
+            await self._keys.load()
+        reading(f"Teardown {uid}")
         if teardown := await self._keys.read(uid):
-            return gate.of_teardown(uid, teardown)
-        standing, lost = await self._source.read(target)
-        return gate.of_summaries(uid, standing, lost)
+            return gate.of_teardown(uid, teardown), gate.is_unenforced(uid, teardown)
+        standing, lost = await self._source.read(target, reading=reading)
+        verdict = gate.of_summaries(uid, standing, lost)
+        return verdict, isinstance(verdict, GateOpen)
+
+    # Checks that failed
+
+    async def _report_unverified(self, target: AddonTarget, faults: Sequence[GateFault], request: Request) -> None:
+        """Report on the Cluster and on its Teardown what is not known of a cluster that is deleted."""
+        message = "; ".join(fault.message for fault in faults)
+        log.warning("cluster deletion allowed with a failed check", cluster=str(target), why=message)
+        ref = target.ref
+        if self._recorder:
+            regarding = Regarding(CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
+            self._recorder.report(regarding, ConditionType.NOT_VERIFIED, message, action="Delete", type="Warning")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(_RECORD_WITHIN, request.remaining - _MARGIN))):
+                await self._write_unverified(ref.uid, faults[0].reason, message)
+                return
+        log.warning("condition NotVerified not written", cluster=str(target))
+
+    async def _write_unverified(self, uid: str, reason: str, message: str) -> None:
+        """Write the condition, as soon as the Teardown exists."""
+        while True:
+            found = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
+            if found:
+                wanted = with_condition(
+                    (),
+                    type=ConditionType.NOT_VERIFIED,
+                    status=True,
+                    reason=reason,
+                    message=message,
+                    generation=found.metadata.generation,
+                    now=SYSTEM.now(),
+                )
+                meta = found.metadata
+                body = {
+                    "apiVersion": TEARDOWNS.api_version,
+                    "kind": TEARDOWNS.kind,
+                    "metadata": {"name": meta.name, "uid": meta.uid},
+                    "status": {"conditions": msgspec.to_builtins(wanted)},
+                }
+                try:
+                    # With a field manager of its own: the others do not remove it.
+                    await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=HOOKS_FIELD_MANAGER)
+                except UnwindError as error:
+                    log.warning("condition NotVerified not written", teardown=meta.name, why=str(error))
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
 
     # Rules
 
@@ -180,7 +276,7 @@ class HookHandlers:
         return self._ruled(hook, asked, request)
 
     async def _ruled(self, hook: Hook, asked: HookRequest, request: Request) -> Response:
-        wait = await self._rules_wait(hook, asked, request)
+        wait = await self._rules_wait(hook, asked, request, self._registry.broken(hook))
         if wait and not hook.blocks:
             log.warning(
                 "wait of a rule ignored, because this hook cannot block",
@@ -190,9 +286,9 @@ class HookHandlers:
             )
         return hook_protocol.wait(hook, wait.why, wait.seconds) if wait else self._go_on[hook]
 
-    async def _rules_wait(self, hook: Hook, asked: HookRequest, request: Request) -> Wait | None:
-        """The combined wait of a hook's rules."""
-        waits = [Wait(why, LONGEST) for why in self._registry.broken(hook)]
+    async def _rules_wait(self, hook: Hook, asked: HookRequest, request: Request, broken: Iterable[str]) -> Wait | None:
+        """The combined wait of a hook's rules. `broken`: why others cannot be asked, which blocks as well."""
+        waits = [Wait(why, LONGEST) for why in broken]
         if rules := self._registry.rules(hook):
             waits += await hook_registry.ask(
                 rules, asked, client=self._client, within=max(0.0, request.remaining - _MARGIN)

@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from unwind.api.meta import ObjectRef
-from unwind.api.names import SET_ASIDE_ANNOTATION
+from unwind.api.meta import ObjectRef, find
+from unwind.api.names import SET_ASIDE_ANNOTATION, ConditionType
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
 from unwind.cli import console, documents, teardown_lookup
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
@@ -66,12 +66,23 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     message: str = ""
 
 
+class NotVerified(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A cluster whose gate opened although a check failed."""
+
+    target: ObjectRef
+    title: str
+    reason: str
+    message: str = ""
+    at: datetime | None = None
+
+
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything recorded as released, left behind or set aside."""
+    """Everything recorded as released, left behind, not verified or set aside."""
 
     released: tuple[Released, ...] = ()
     left: tuple[LedgerRow, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
+    not_verified: tuple[NotVerified, ...] = ()
 
 
 async def ledger(
@@ -102,7 +113,7 @@ async def ledger(
         console.show_json(msgspec.to_builtins(whole))
     elif output == "yaml":
         documents.show([msgspec.to_builtins(whole)], "yaml")
-    elif whole.left or whole.released or whole.set_aside:
+    elif whole.left or whole.released or whole.set_aside or whole.not_verified:
         console.show(table(whole))
     else:
         console.announce(f"No objects were left behind{teardown_lookup.described(cluster, namespace)}.")
@@ -132,6 +143,17 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
             )
             for item in every_one
             if teardown_lookup.is_set_aside(item) and teardown_lookup.meant(item.spec.target, cluster, namespace)
+        ),
+        not_verified=tuple(
+            NotVerified(
+                target=item.spec.target,
+                title=item.spec.title,
+                reason=said.reason,
+                message=said.message,
+                at=said.last_transition_time,
+            )
+            for item in teardowns
+            if (said := find(item.status.conditions, ConditionType.NOT_VERIFIED))
         ),
     )
 
@@ -187,6 +209,10 @@ def table(whole: Ledger) -> RenderableType:
         if item.left:
             said.append(f"; {counted(item.left, 'object')} left behind", style="yellow")
         parts.append(said)
+    parts += [
+        Text.assemble((item.title, "bold"), f" was deleted{_on(item.at)} although a check failed: {item.message}")
+        for item in whole.not_verified
+    ]
     parts += [Text(f"{item.target}: {item.message}") for item in whole.set_aside]
     if parts and whole.left:
         parts.append(Text())

@@ -63,6 +63,8 @@ def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) 
         # If everything stays, the spec of a lost Work does not matter. If everything goes, it might have asked to
         # preserve.
         left_kinds=frozenset({WORKS.kind}) if strategy is RemoveStrategy.NEEDLESS else frozenset(),
+        # The effort of a lost Work may have been recorded before the strategy was raised.
+        held_kinds=frozenset({WORKS.kind}) if strategy is not RemoveStrategy.NEEDLESS else frozenset(),
     )
 
 

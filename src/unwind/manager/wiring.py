@@ -226,6 +226,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
         registry=registry,
         hooks=hook_protocol.switched_on(context.features),
         keys=shared.keys,
+        recorder=recorder,
     )
     return Components(
         controllers=(

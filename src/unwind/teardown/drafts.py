@@ -45,17 +45,26 @@ class Lost(msgspec.Struct, frozen=True, order=True):
     """The name of the owner."""
     owner: ObjectRef
     objects: int
+    effort: str = ""
+    """The effort in its Inventories, the strictest one if they differ; empty if it is not recorded or not known."""
 
     @property
     def step(self) -> str:
-        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # several owners may have had this name over time
+        return lost_step(self.owner)
+
+    @property
+    def holds(self) -> bool:
+        """Whether they block the target. Only an effort that the manager recorded proves that they do not."""
+        return Effort.read(self.effort) not in (Effort.LEAVE, Effort.TRY)
 
     @property
     def said(self) -> TeardownNotice:
         """The notice that nothing is removed because of it."""
+        enforced = self.effort == Effort.ENFORCE
+        policy = "they must be removed, but how is unknown" if enforced else "their deletion policy is unknown"
         message = (
             f"{self.owner} was deleted, but {self.objects} objects that it deployed on this cluster remain: "
-            "their deletion policy is unknown, so nothing is removed from this cluster; "
+            f"{policy}, so nothing is removed from this cluster; "
             f"to release the cluster, set annotation {FORCE_RELEASE_ANNOTATION}"
         )
         return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
@@ -74,6 +83,25 @@ class Lost(msgspec.Struct, frozen=True, order=True):
         )
 
 
+def lost_step(owner: ObjectRef) -> str:
+    """The name of the step for the objects of a deleted owner. Several owners may have had its name over time."""
+    return f"{owner.kind}/{owner.name}/{owner.uid}"
+
+
+def orphaned(plan: Plan | None) -> tuple[TeardownNotice, ...]:
+    """A notice for each deleted owner in a plan: its objects are left, because how to remove them is not known."""
+    return tuple(
+        TeardownNotice(
+            ConditionType.OWNER_GONE,
+            Reason.OWNER_GONE,
+            f"{step.object} was deleted, but {step.objects} objects that it deployed remain; they do not block the"
+            " deletion and are left: see the ledger",
+        )
+        for step in (plan.steps if plan else ())
+        if step.name == lost_step(step.object)
+    )
+
+
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a teardown before it is written, or the notices that explain why there is none."""
 
@@ -89,9 +117,16 @@ def lost(known: Collection[str], inventories: Iterable[Inventory]) -> list[Lost]
     for chunk in inventories:
         owner, todo = chunk.spec.owner, sum(not item.done for item in items([chunk]))
         if todo and owner.uid not in known:
-            before = owners[owner.uid].objects if owner.uid in owners else 0
-            owners[owner.uid] = Lost(owner.name, owner, before + todo)
+            now = Lost(owner.name, owner, todo, chunk.spec.effort)
+            before = owners.get(owner.uid)
+            strictest = min((now, before or now), key=lambda one: _STRICTNESS.get(one.effort, 0))
+            objects = todo + (before.objects if before else 0)
+            owners[owner.uid] = msgspec.structs.replace(strictest, objects=objects)
     return sorted(owners.values(), key=lambda owner: owner.step)
+
+
+# Unknown values first: they are the strictest.
+_STRICTNESS = {Effort.ENFORCE.value: 1, Effort.TRY.value: 2, Effort.LEAVE.value: 3}
 
 
 def teardown(

@@ -78,8 +78,13 @@ class GateSource(Protocol):
     def holding(self, target: AddonTarget) -> list[GateHolder]:
         """The holders in the caches that certainly close the gate."""
 
-    async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
-        """The holders that close the gate, read from the API server, and deleted owners that left objects behind."""
+    async def read(
+        self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None
+    ) -> tuple[list[GateHolder], list[str]]:
+        """The holders that close the gate, read from the API server, and deleted owners whose objects close it.
+
+        `reading`: called with what is read next, for the message if that fails.
+        """
 
 
 def closed(why: str, seconds: int = SOON) -> GateClosed:
@@ -105,10 +110,20 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
     return closed(why, _seconds(teardown, left))
 
 
+def is_unenforced(uid: str, teardown: Teardown | None) -> bool:
+    """Whether the plan of a Teardown shows that nothing on the cluster is enforced.
+
+    The plan is frozen and signed, so it is as true in a cache as on the API server.
+    """
+    if teardown is None or not uid or teardown.spec.target.uid != uid or teardown.spec.plan is None:
+        return False
+    return all(Effort.read(step.effort) in (Effort.LEAVE, Effort.TRY) for step in teardown.spec.plan.steps)
+
+
 def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] = ()) -> Verdict:
     """Whether the cluster with this uid may be deleted while it has no Teardown.
 
-    `lost`: deleted owners that left objects on it, whose deletion policy is unknown.
+    `lost`: deleted owners that left objects on it, which are enforced or have an unknown deletion policy.
     """
     if not uid:
         return closed("the request contains no Cluster uid")

@@ -234,6 +234,7 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
     steps = [step for steps in found for step in steps.steps if step.required or step.draft.object.uid in owners]
     gone = lost({step.draft.object.uid for step in steps}, there)
     left_kinds = {kind for steps in found for kind in steps.left_kinds}
+    held_kinds = {kind for steps in found for kind in steps.held_kinds}
     return Gathered(
         drafts=tuple(
             msgspec.structs.replace(step.draft, objects=objects.get(step.draft.object.uid, step.draft.objects))
@@ -244,7 +245,11 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
         said=(
             *(said for steps in found for said in steps.said),
             *(said for step in steps for said in step.said),
-            *(item.said for item in gone if item.owner.kind not in left_kinds),
+            *(
+                item.said
+                for item in gone
+                if item.owner.kind in held_kinds or (item.holds and item.owner.kind not in left_kinds)
+            ),
         ),
         warnings=tuple(warning for steps in found for warning in steps.warnings),
     )

@@ -107,7 +107,7 @@ class StepRunner:
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
-            await self._within(self._leave(), Reason.KEPT_BY_POLICY, self._first_terms.left)
+            await self._within(self._leave(), self._first_terms.left_reason, self._first_terms.left)
             self._end(StepState.LEFT)
         elif self.step.effort == Effort.TRY:
             done = await self._within(self._remove_sealed(), Reason.GAVE_UP, self._first_terms.gave_up)
@@ -245,7 +245,8 @@ class StepRunner:
             self._reach()
             await self._retry(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
             self._reached()
-        await self.abandon(Reason.KEPT_BY_POLICY, self._first_terms.left, by=self._first_terms.decided_by)
+        terms = self._first_terms
+        await self.abandon(terms.left_reason, terms.left, by=terms.decided_by)
 
     async def _release(self, chunks: list[Inventory]) -> None:
         todo = [item for item in items(chunks) if not item.done]

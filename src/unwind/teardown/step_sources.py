@@ -66,6 +66,9 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings of the plan."""
     left_kinds: frozenset[str] = frozenset()
     """Kinds of owners whose objects stay in any case: one that is gone does not hold the target."""
+    held_kinds: frozenset[str] = frozenset()
+    """Kinds of owners whose objects must be removed in any case: one that is gone holds the target, whatever effort its
+    Inventories record."""
 
 
 class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,8 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The volume policy, for the claims of StatefulSets."""
     left: str = "left in place by policy"
     """Why objects stay if the effort is Leave, for the ledger."""
+    left_reason: str = Reason.KEPT_BY_POLICY
+    """The same as a CamelCase word."""
     gave_up: str = "best-effort time exceeded"
     """Why objects stay if the effort is Try and the time is up, for the ledger."""
     decided_by: str = "unwind"

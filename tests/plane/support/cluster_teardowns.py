@@ -395,7 +395,12 @@ async def until_let_go(scene: DeployedScene) -> None:
 
 @asynccontextmanager
 async def all_controllers(
-    client: Client, namespace: str, *, clock: Clock | None = None, best_effort: float = 60.0
+    client: Client,
+    namespace: str,
+    *,
+    clock: Clock | None = None,
+    best_effort: float = 60.0,
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[Clock]:
     """All that has to do with add-ons, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
@@ -407,7 +412,9 @@ async def all_controllers(
             parts = (
                 caches,
                 *addon_controllers(own, caches, deps, owner=owner, metrics=metrics),
-                ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
+                ClusterTeardownController(
+                    own, caches, deps, sources=sources, owner=owner, metrics=metrics, recorder=recorder
+                ),
             )
             async with running_components(parts):
                 yield clock

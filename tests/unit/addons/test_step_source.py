@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from unwind.addons.step_source import step_of
+from unwind.addons.step_source import effort, step_of
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference
 from unwind.api.names import DELETION_BEHAVIOR_ANNOTATION, ConditionType
 from unwind.api.sveltos import ClusterSummary, ClusterSummarySpec, ClusterType, ProfileSpec
-from unwind.api.unwind import Entry, EntryState, Inventory, InventorySpec, LedgerNote, Plan
+from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, LedgerNote, Plan
 from unwind.teardown.drafts import lost
 from unwind.teardown.plan import combine
 from unwind.teardown.step_sources import SourceSteps
@@ -165,6 +166,30 @@ def test_what_a_vanished_summary_left_makes_no_plan_and_is_named() -> None:
     assert said.type is ConditionType.UNKNOWN_VALUE
     assert "ns/web-capi-prod" in said.message
     assert "unwind.dev/force-release" in said.message
+
+
+def test_what_a_vanished_summary_left_stays_and_holds_nothing_if_it_was_not_enforced() -> None:
+    there = chunk("gone", THERE)
+    for recorded in (Effort.TRY, Effort.LEAVE):
+        spec = msgspec.structs.replace(there.spec, effort=recorded.value)
+        made = drafted([summary("web", "EnforceRemovePolicies")], {}, [Inventory(spec=spec)])
+        assert made.plan
+        assert {step.effort for step in made.plan.steps if step.object.uid == "s-gone"} == {"Leave"}
+        assert made.said == ()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "wanted"),
+    [
+        ("LeavePolicies", Effort.LEAVE),
+        ("RemovePolicies", Effort.TRY),
+        (None, Effort.TRY),
+        ("EnforceRemovePolicies", Effort.ENFORCE),
+        ("RemovePolicy", Effort.ENFORCE),
+    ],
+)
+def test_an_inventory_records_an_unknown_behaviour_as_enforced(behaviour: str | None, wanted: Effort) -> None:
+    assert effort(summary("web", behaviour)) is wanted
 
 
 def test_once_it_is_decided_what_is_not_understood_is_left_and_the_rest_goes_as_it_says() -> None:

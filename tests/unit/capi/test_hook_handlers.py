@@ -13,7 +13,7 @@ from unwind.api.hooks import Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION, OWNER_LABEL
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef, Teardown
 from unwind.capi import hook_protocol
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookPlugin
@@ -185,7 +185,7 @@ async def test_a_summary_that_cannot_be_read_keeps_its_own_cluster_only() -> Non
     assert (await standin.ask())["retryAfterSeconds"] == 0
     told = await standin.ask(cluster=cluster(name="prod-8"))
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}cannot read remaining add-ons from the API server",
+        f"{CLOSED}cannot read the ClusterSummaries in namespace fleet from the API server",
         1,
     )
 
@@ -194,7 +194,7 @@ async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() ->
     standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
     told = await standin.ask()
     assert told["retryAfterSeconds"] == 1
-    assert told["message"] == f"{CLOSED}cannot read remaining add-ons from the API server (404)"
+    assert told["message"] == f"{CLOSED}cannot read Teardown {UID} from the API server (404)"
 
 
 async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
@@ -219,7 +219,8 @@ async def test_a_cluster_without_a_uid_is_kept() -> None:
 
 
 async def test_without_time_to_confirm_it_stays_closed() -> None:
-    assert (await Standin().ask(within=0.1))["message"] == f"{CLOSED}the API server timed out"
+    told = await Standin().ask(within=0.1)
+    assert told["message"] == f"{CLOSED}cannot read Teardown {UID}: the API server timed out"
 
 
 @pytest.mark.parametrize("which", ["teardowns", "summaries"])
@@ -315,6 +316,95 @@ async def test_a_package_that_does_not_load_holds_its_hook() -> None:
     assert told["retryAfterSeconds"] == 10
     assert told["message"].endswith("for BeforeClusterUpgrade: ImportError: no module")
     assert (await standin.ask(Hook.BEFORE_CLUSTER_CREATE))["retryAfterSeconds"] == 0
+
+
+# Nothing is enforced
+
+
+def unloadable() -> HookPlugin:
+    def load() -> Any:
+        raise ImportError("no module")
+
+    return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
+
+
+NOT_LOADED = "cannot load the rules of others 1.0 for BeforeClusterDelete: ImportError: no module"
+
+
+@pytest.mark.parametrize("steps", [(), (("web", "Try", "Removing"), ("log", "Leave", "Waiting"))])
+async def test_rules_that_do_not_load_do_not_block_a_plan_without_an_enforced_step(
+    steps: tuple[tuple[str, str, str], ...],
+) -> None:
+    standin = Standin(plugins=[unloadable()])
+    record = teardown(*steps)
+    standin.knows(record)
+    standin.has(record)
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+    noted = standin.objects.get(TEARDOWNS, UID)
+    assert noted
+    [said] = noted["status"]["conditions"]
+    assert (said["type"], said["status"], said["reason"], said["message"]) == (
+        "NotVerified",
+        "True",
+        "NotLoaded",
+        NOT_LOADED,
+    )
+
+
+async def test_rules_that_do_not_load_block_an_enforced_plan_even_when_it_is_removed() -> None:
+    standin = Standin(plugins=[unloadable()])
+    record = teardown(("db", "Enforce", "Removed"), ("web", "Try", "Removed"))
+    standin.knows(record)
+    standin.has(record)
+    assert await standin.ask() == {**await standin.ask(), "message": NOT_LOADED, "retryAfterSeconds": 10}
+
+
+async def test_a_rule_that_answers_or_fails_blocks_although_nothing_is_enforced() -> None:
+    async def fail(*_: Any) -> Any:
+        raise ValueError("no idea")
+
+    for decide, message in ((wait, "for others"), (fail, "failed: ValueError: no idea")):
+        standin = Standin(rules=[rule(DELETE, decide)], plugins=[unloadable()])
+        standin.has(record := teardown(("web", "Try", "Removing")))
+        standin.knows(record)
+        told = await standin.ask()
+        assert told["retryAfterSeconds"] > 0
+        assert told["message"].endswith(message)
+        noted = standin.objects.get(TEARDOWNS, UID)
+        assert noted
+        assert "conditions" not in noted.get("status", {})
+
+
+async def test_the_frozen_plan_in_the_cache_opens_the_gate_when_the_read_fails() -> None:
+    standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
+    standin.knows(teardown(("web", "Try", "Removing")))
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        teardown(("web", "Try", "Removing"), ("db", "Enforce", "Removed"), phase="Complete"),
+        teardown(("web", "Sometimes", "Removed"), phase="Complete"),
+        teardown(("web", "Try", "Removing"), uid="another"),
+    ],
+    ids=["enforced", "unknown effort", "of another cluster"],
+)
+async def test_no_other_plan_in_the_cache_does(known: Teardown) -> None:
+    standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
+    standin.knows(known)
+    told = await standin.ask()
+    assert (told["message"], told["retryAfterSeconds"]) == (
+        f"{CLOSED}cannot read Teardown {UID} from the API server (404)",
+        1,
+    )
+
+
+async def test_a_forged_plan_in_the_cache_does_not_open_the_gate() -> None:
+    standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
+    informer = standin.caches.teardowns
+    informer._tell(informer.cache.put(teardown(("web", "Try", "Removing"))))
+    assert (await standin.ask())["retryAfterSeconds"] == 1
 
 
 def test_hooks_are_switched_on_one_by_one_and_the_gate_cannot_be_switched_off() -> None:

@@ -9,8 +9,9 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, ConditionType
 from unwind.api.sveltos import ClusterType
+from unwind.api.unwind import Entry, Inventory, InventorySpec, Plan, Step
 from unwind.members.targets import AddonTarget
-from unwind.teardown.drafts import misunderstood, teardown
+from unwind.teardown.drafts import lost, lost_step, misunderstood, orphaned, teardown
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="ns", name="prod", uid="u-c")
 AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -49,3 +50,53 @@ def test_an_unknown_word_releases_nothing_at_the_deadline(text: str) -> None:
     assert teardown(target(**annotations), None).spec.on_deadline == "Hold"
     [said] = misunderstood(target(**annotations))
     assert ON_DEADLINE_ANNOTATION in said.message
+
+
+# Owners that are gone
+
+OWNER = ObjectRef(kind="ClusterSummary", namespace="ns", name="web", uid="u-web")
+
+
+def chunk(effort: str, *, state: str = "Confirmed") -> Inventory:
+    return Inventory(spec=InventorySpec(owner=OWNER, effort=effort, entries={"a": Entry(state=state)}))
+
+
+@pytest.mark.parametrize(
+    ("efforts", "holds"),
+    [
+        (["Try"], False),
+        (["Leave"], False),
+        (["Leave", "Try"], False),
+        (["Enforce"], True),
+        (["Try", "Enforce", "Try"], True),
+        ([""], True),
+        (["Try", ""], True),
+        (["Sometimes"], True),
+        (["Enforce", "Sometimes"], True),
+    ],
+)
+def test_only_a_recorded_effort_shows_that_the_objects_of_a_deleted_owner_do_not_hold(
+    efforts: list[str], holds: bool
+) -> None:
+    for order in (efforts, efforts[::-1]):
+        [found] = lost((), map(chunk, order))
+        assert (found.holds, found.objects) == (holds, len(efforts))
+
+
+def test_an_inventory_without_remaining_objects_decides_nothing() -> None:
+    [found] = lost((), [chunk("Try"), chunk("Enforce", state="Removed")])
+    assert not found.holds
+
+
+def test_what_holds_says_what_is_known() -> None:
+    enforced, unknown = (lost((), [chunk(effort)])[0].said.message for effort in ("Enforce", ""))
+    assert "they must be removed, but how is unknown" in enforced
+    assert "their deletion policy is unknown" in unknown
+
+
+def test_the_plan_names_the_owners_that_were_gone_when_it_was_made() -> None:
+    steps = (Step(name="ClusterProfile/db", object=ObjectRef(uid="u-db")), Step(name=lost_step(OWNER), object=OWNER))
+    [said] = orphaned(Plan(steps=steps))
+    assert said.type is ConditionType.OWNER_GONE
+    assert said.message.startswith("ClusterSummary ns/web was deleted")
+    assert orphaned(None) == ()
