@@ -258,7 +258,7 @@ async def test_the_plan_of_a_teardown_is_immutable_once_set(client: Client) -> N
             await client.patch(unwind.TEARDOWNS, name, {"spec": change})
     changes = [{"target": {"uid": "another"}}, {"cause": "Requested"}, {"title": "another"}]
     for change in changes:
-        with pytest.raises(ApiError, match="target, cause and title are immutable"):
+        with pytest.raises(ApiError, match="target, member, cause and title are immutable"):
             await client.patch(unwind.TEARDOWNS, name, {"spec": change})
     await client.patch(unwind.TEARDOWNS, name, {"metadata": {"labels": {"seen": "true"}}})
 

@@ -44,8 +44,14 @@ class Stage:
         self.uids: dict[str, str] = {}
 
     async def deploy(
-        self, graph: dict[str, tuple[str, ...]], way: kubeconfig.ClusterConnection, objects: int = 1
+        self,
+        graph: dict[str, tuple[str, ...]],
+        way: kubeconfig.ClusterConnection,
+        objects: int = 1,
+        *,
+        delete: bool = True,
     ) -> None:
+        """`delete`: delete the cluster afterwards."""
         await self.scene.begin()
         for name, needs in graph.items():
             await self.scene.add_on(name, depends_on=needs, objects=objects)
@@ -54,7 +60,8 @@ class Stage:
         there = await self.scene.on_member()
         self.uids |= {one["metadata"]["uid"]: name for name, one in there.items()}
         await self.scene.cluster.lead_to(way)
-        await self.scene.cluster.delete()
+        if delete:
+            await self.scene.cluster.delete()
 
     async def restart(self) -> None:
         await self.managers.restart(self.scene.client)
@@ -142,6 +149,36 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_teardown_brings_it_t
         assert {("POST", "teardowns")} <= kinds
         assert {name for method, name in kinds if method == "DELETE"} >= {"base-0", "middle-0", "top-0"}
         assert any("spec.sealedFor" in fields for _, _, fields in killer.killed)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+async def test_a_manager_that_is_killed_at_every_write_of_a_withdrawal_brings_it_to_its_end_and_records_it(
+    plane: Plane, namespace: str, tmp_path: Path, before: bool
+) -> None:
+    async with staged(plane, namespace, tmp_path) as stage:
+        scene, killer = stage.scene, Killer(stage.managers, before=before)
+        async with intercepted(plane, stage, killer.before, killer.after) as way:
+            await stage.deploy({"base": (), "top": ("base",)}, way, delete=False)
+            owners = {name: (await scene.summary_of(name)).metadata.uid for name in ("base", "top")}
+            for name in owners:
+                await scene.delete_profile(name)
+            while await scene.client.list(CLUSTER_SUMMARIES, namespace=namespace):
+                if not stage.managers.alive:
+                    await stage.restart()
+                await asyncio.sleep(0.05)
+        await stage.managers.kill()
+        assert await scene.on_member() == {}
+        sent = [deletion for deletion in scene.member.audit.deletions() if deletion.username == stage.user]
+        assert [item.object_ref.name for item in sent] == ["top-0", "base-0"]
+        assert {item.uid for item in sent} == set(stage.uids)
+        assert await scene.client.list(INVENTORIES, namespace=namespace) == []
+        for uid in owners.values():
+            # The first kill comes in the first second: each is recorded, because a manager was restarted.
+            record = msgspec.convert(await scene.client.get(TEARDOWNS, uid), Teardown)
+            assert (record.phase, record.status.left) == (Phase.COMPLETE, 0)
+        print(f"{len(killer.killed)} kills {'before' if before else 'after'}:")
+        for item in killer.killed:
+            print("  ", *item)
 
 
 @pytest.mark.timeout(max(170, 9 * KILLS))

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from unwind.addons import backing, cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey
-from unwind.addons.step_source import effort
+from unwind.addons.step_source import effort, step_name
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.addons.summary_withdrawal import SummaryWithdrawal
+from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
-from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus, SyncMode
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType, FeatureStatus, SyncMode
+from unwind.api.unwind import Cause
 from unwind.concurrency import unless
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
@@ -26,6 +28,7 @@ from unwind.kube.decoding import Key
 from unwind.members import credentials
 from unwind.members.targets import ClusterKey
 from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_records import RecordedRemoval
 
 if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches, SeenProfile
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 # Concurrent deployments per member. Removals are not limited, because they may wait for a long time.
 _SIDE_BY_SIDE = 8
@@ -62,11 +66,14 @@ class SummaryController(Controller[Key]):
         *,
         owner: ShardOwner,
         metrics: Metrics,
+        records: WithdrawalRecords,
         helm: Helm | None = None,
         keys: RecordKeys | None = None,
     ) -> None:
+        """`records`: writes Teardowns of withdrawals."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
+        self._records = records
         self._writer = SummaryWriter(client, caches, clock=deps.clock)
         self._deploying = SummaryDeployment(client, deps, helm=helm)
         self._withdrawal = SummaryWithdrawal(
@@ -75,6 +82,7 @@ class SummaryController(Controller[Key]):
             deps,
             self._writer,
             keys=keys or RecordKeys(client, namespace=deps.inventories.namespace),
+            records=records,
             releases=HelmReleases(helm),  # without the helm binary a release is blocked
             enqueue=self._queue.add,
         )
@@ -256,6 +264,7 @@ class SummaryController(Controller[Key]):
         try:
             await unless(stop, self._put(summary, target))
         finally:
+            self._records.drop(summary.metadata.uid, Cause.PRUNED)
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
 
@@ -282,9 +291,15 @@ class SummaryController(Controller[Key]):
                 # Before the first object is created: without the finalizer the objects could be orphaned.
                 await credentials.hold(self._client, target)
             self._writer.mention(summary, work.begun)
-            done = await work.run(
-                landed=lambda: self._has_landed(summary), news=lambda: self._writer.mention(summary, work.begun)
-            )
+            pruned = self._pruned(summary, target)
+
+            def news() -> None:
+                self._writer.mention(summary, work.begun)
+                if work.removals:
+                    self._records.follow(pruned, lambda: work.removals)
+
+            done = await work.run(landed=lambda: self._has_landed(summary), news=news)
+            await self._records.settle(pruned)
         except UnwindError as error:
             await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
             raise
@@ -293,6 +308,15 @@ class SummaryController(Controller[Key]):
         await self._enqueue_others(summary, done)
         if done.trouble:
             raise NotDeployedError(done.trouble)
+
+    def _pruned(self, summary: ClusterSummary, target: AddonTarget) -> RecordedRemoval:
+        """The prune of a summary, for its Teardown."""
+        return RecordedRemoval(
+            owner=ref_of(CLUSTER_SUMMARIES, summary.metadata),
+            generation=summary.metadata.generation,
+            member=target.ref,
+            step=step_name(summary),
+        )
 
     async def _enqueue_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
         """Enqueue summaries that lost an object to this one, or whose conflict may be resolved."""

@@ -183,7 +183,8 @@ class DeploymentTask:
         self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
         self._volumes = volume_policy(annotations)
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
-        self._removals: list[Removal] = []
+        self.removals: list[Removal] = []
+        """The prunes, which remove objects that are no longer in the profile."""
         self._landed: Callable[[], None] = lambda: None
         self._news: Callable[[], None] = lambda: None
 
@@ -192,7 +193,7 @@ class DeploymentTask:
         """The status of each feature while it runs."""
         if self.dry_run:
             return []
-        waits = [what for removal in self._removals for what in removal.progress.waits.values()]
+        waits = [what for removal in self.removals for what in removal.progress.waits.values()]
         message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
         return [
             FeatureResult(feature=feature, status=FeatureStatus.PROVISIONING, message=message)
@@ -214,7 +215,7 @@ class DeploymentTask:
                 done = await self._resources(member, done)
             if FeatureID.HELM in self._hashes:
                 done = await self._helm(member, done)
-        return msgspec.structs.replace(done, pruned=bool(self._removals))
+        return msgspec.structs.replace(done, pruned=bool(self.removals))
 
     async def _resources(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """Apply manifests to the member, and Local ones to the management cluster. Each has its own Inventory."""
@@ -272,7 +273,7 @@ class DeploymentTask:
             plugins=shared.deps.plugins,
             take_along=self._take_along,
             volumes=lambda: self._volumes,
-            started=self._removals.append,
+            started=self.removals.append,
             changed=self._news,
             clock=shared.deps.clock,
         )
@@ -371,7 +372,7 @@ class DeploymentTask:
             changed=self._news,
             clock=shared.deps.clock,
         )
-        self._removals.append(removal)
+        self.removals.append(removal)
         await removal.run()
         await records.load()
         gone = {key: None for key in doomed if _removed(records.entries.get(key))}

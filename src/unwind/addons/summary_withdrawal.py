@@ -9,16 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.addons import cluster_summaries, summary_status
+from unwind.addons.step_source import step_name
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
+from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
-from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType, FeatureStatus
+from unwind.api.unwind import Blocker, Effort
 from unwind.inventory.inventories import items
 from unwind.members import credentials
 from unwind.planning.dependency_graph import dependents
 from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
+from unwind.teardown.withdrawal_records import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,8 +34,13 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Key
     from unwind.members.targets import AddonTarget
     from unwind.removal.releases import Releases
+    from unwind.teardown.release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.withdrawal_records import WithdrawalRecords
+
+# Objects that stay by policy are not removed at all.
+_EFFORTS = {Manner.RELEASE: Effort.LEAVE, Manner.FORGET: Effort.LEAVE}
 
 
 class SummaryWithdrawal:
@@ -45,15 +54,17 @@ class SummaryWithdrawal:
         writer: SummaryWriter,
         *,
         keys: RecordKeys,
+        records: WithdrawalRecords,
         releases: Releases,
         enqueue: Callable[[Key], None],
     ) -> None:
-        """`enqueue`: enqueues a summary to be reconciled."""
+        """`records`: writes Teardowns of the removals. `enqueue`: enqueues a summary to be reconciled."""
         self._client = client
         self._caches = caches
         self._inventories = deps.inventories
         self._writer = writer
         self._record_keys = keys
+        self._records = records
         self._enqueue = enqueue
         self._withdrawals = Withdrawals(deps, changed=self._changed, releases=releases)
         self._keys: dict[str, Key] = {}
@@ -80,16 +91,27 @@ class SummaryWithdrawal:
             await self._leave_to_teardown(summary, target)
         elif gone:
             await self._take_back(summary, target, Manner.FORGET)
+        elif let_go := await self._records.let_go(
+            self._recorded(summary, target), paused=bool(target and target.paused)
+        ):
+            await self._take_back(summary, target, Manner.ABANDON, let_go)
         elif target and target.paused:
             # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
             self.interrupt(summary)
             self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
+            self._records.hold(self._recorded(summary, target), paused=True)
         else:
             withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):
                 message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
                 self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
+                held = self._recorded(summary, target)
+                author = "the author of the profile"
+                self._records.hold(
+                    held, Blocker(object=held.owner, reason=Reason.UNKNOWN_VALUE, message=message, actor=author)
+                )
             elif withdraws and (before := self._dependents(summary)):
+                self._records.hold(self._recorded(summary, target), *map(_waits_for, before))
                 if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
                     # It comes next: prepare it now.
                     self._begin(summary, target, Manner.REMOVE, free=False)
@@ -116,6 +138,7 @@ class SummaryWithdrawal:
         for uid in [uid for uid, other in self._keys.items() if other == key]:
             del self._keys[uid]
             self._withdrawals.give_up(uid)
+            self._records.drop(uid)
 
     def enqueue_dependencies(self, it: ClusterSummary) -> None:
         """Enqueue the summaries it depends on, which wait for its removal."""
@@ -142,7 +165,30 @@ class SummaryWithdrawal:
             and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.passed)
         ]
 
-    def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
+    def _recorded(
+        self, summary: ClusterSummary, target: AddonTarget | None, effort: Effort = Effort.ENFORCE
+    ) -> RecordedRemoval:
+        """The removal of a summary, for its Teardown."""
+        self._keys[summary.metadata.uid] = key = key_of(summary)
+        return RecordedRemoval(
+            owner=ref_of(CLUSTER_SUMMARIES, summary.metadata),
+            annotations=summary.metadata.annotations,
+            deleted_at=summary.metadata.deletion_timestamp,
+            member=(target or cluster_summaries.cluster_gone(summary)).ref,
+            step=step_name(summary),
+            effort=effort,
+            wake=lambda: self._enqueue(key),
+        )
+
+    def _begin(
+        self,
+        summary: ClusterSummary,
+        target: AddonTarget | None,
+        manner: Manner,
+        *,
+        free: bool,
+        let_go: LetGo | None = None,
+    ) -> Withdrawal:
         uid, cluster = summary.metadata.uid, cluster_summaries.cluster_of(summary)
         profile = self._caches.profile_of_summary(summary)
         self._keys[uid] = key_of(summary)
@@ -161,23 +207,34 @@ class SummaryWithdrawal:
             awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(summary)),
             take_along=along,
             volumes=volumes,
+            why=let_go[:2] if let_go else None,
+            by=let_go.by if let_go else "unwind",
         )
 
-    async def _take_back(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner) -> None:
+    async def _take_back(
+        self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, let_go: LetGo | None = None
+    ) -> None:
+        """`let_go`: why the summary is released before its objects are removed."""
         uid = summary.metadata.uid
-        it = self._begin(summary, target, manner, free=True)
+        it = self._begin(summary, target, manner, free=True, let_go=let_go)
+        recorded = self._recorded(summary, target, _EFFORTS.get(manner, Effort.ENFORCE))
         if not it.removals:
             self.enqueue_dependencies(summary)  # they come next
         if it.done:
             # Dropped when the summary is seen to be gone: until then it must not start again.
             if not it.ended:
+                total, removed, left = it.counts
+                released = let_go if it.manner is Manner.ABANDON else None  # else it was removed before
+                await self._records.end(recorded, total=total, removed=removed, left=left, let_go=released)
                 await self._end(summary, target)
                 it.ended = True
         elif it.error:
             self._withdrawals.give_up(uid)
+            self._records.hold(recorded, failure(recorded.owner, it.error))
             await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
             raise it.error
         else:
+            self._records.follow(recorded, lambda: it.removals)
             self._writer.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
 
     async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
@@ -217,3 +274,15 @@ class SummaryWithdrawal:
             if not released and not (it and it.done):
                 return True
         return False
+
+
+def _waits_for(dependent: ClusterSummary) -> Blocker:
+    """A summary that must be removed first, because it depends on another one (pure)."""
+    name = cluster_summaries.profile_of(dependent) or dependent.metadata.name
+    going = dependent.metadata.terminating
+    return Blocker(
+        object=ref_of(CLUSTER_SUMMARIES, dependent.metadata),
+        reason=Reason.WAITING,
+        message=f"waiting for removal of {name}, which depends on it",
+        actor="unwind" if going else f"the owner of {name}: delete it, or remove its dependsOn",
+    )

@@ -49,11 +49,13 @@ objects."""
 
 # Annotations that users set.
 DEADLINE_ANNOTATION = "unwind.dev/deadline"
-"""On a cluster: the time limit of its teardown, counted from deletionTimestamp (for example 30m)."""
+"""On a cluster, a ClusterSummary or a Work: the time limit of its teardown, counted from deletionTimestamp (for example
+30m)."""
 ON_DEADLINE_ANNOTATION = "unwind.dev/on-deadline"
-"""On a cluster: the action when the deadline has passed, Hold (default) or Release."""
+"""On a cluster, a ClusterSummary or a Work: the action when the deadline has passed, Hold (default) or Release."""
 FORCE_RELEASE_ANNOTATION = "unwind.dev/force-release"
-"""On a cluster: release it now. The value is the reason; the ledger records it with the user who set it."""
+"""On a cluster, or on a ClusterSummary or Work that is being deleted: release it now. The value is the reason; the
+ledger records it with the user who set it."""
 FORCE_RELEASE_BY_ANNOTATION = "unwind.dev/force-release-by"
 """On a cluster: the user who set `unwind.dev/force-release`. Set at admission; no other value is accepted."""
 TAKE_ALONG_ANNOTATION = "unwind.dev/take-along"

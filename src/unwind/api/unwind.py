@@ -28,7 +28,9 @@ class Cause(Word):
     CLUSTER_DELETED = "ClusterDeleted"
     UNJOINED = "Unjoined"
     WITHDRAWN = "Withdrawn"
-    """A profile no longer matches or was deleted."""
+    """A profile no longer matches or was deleted, or a Work was deleted."""
+    PRUNED = "Pruned"
+    """Objects were removed from a profile or a Work."""
     REQUESTED = "Requested"
     """A user requested it with `unwind delete`."""
 
@@ -107,6 +109,9 @@ class TeardownSpec(Model, frozen=True, kw_only=True):
 
     title: Annotated[str, doc("The target as text, for display.", required=True, minLength=1, maxLength=512)] = ""
     target: Annotated[ObjectRef, doc("The object that is being deleted.", required=True)] = ObjectRef()
+    member: Annotated[
+        ObjectRef | None, doc("The cluster that the objects are on, if it is not the target: for withdrawals.")
+    ] = None
     cause: Annotated[str, doc("What caused the deletion.", required=True, choice=Cause)] = ""
     requested_at: Annotated[
         datetime | None,
@@ -187,8 +192,9 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
 # its plan, so the plan may be set once.
 _FROZEN = [
     rule(
-        "self.target == oldSelf.target && self.cause == oldSelf.cause && self.title == oldSelf.title",
-        "target, cause and title are immutable: delete this Teardown and create another",
+        "self.target == oldSelf.target && self.cause == oldSelf.cause && self.title == oldSelf.title"
+        " && has(self.member) == has(oldSelf.member) && (!has(self.member) || self.member == oldSelf.member)",
+        "target, member, cause and title are immutable: delete this Teardown and create another",
     ),
     rule(
         "!has(oldSelf.plan) || (has(self.plan) && self.plan == oldSelf.plan)",

@@ -10,13 +10,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.karmada import Cluster, ClusterSyncMode, Work
-from unwind.api.meta import find, is_true
+from unwind.api.karmada import WORKS, Cluster, ClusterSyncMode, Work
+from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import ConditionType, Finalizer
+from unwind.api.unwind import Cause
 from unwind.concurrency import unless
 from unwind.errors import UnwindError
 from unwind.karmada import work_status
 from unwind.karmada.caches import executes_for
+from unwind.karmada.remove_strategy import step_name
 from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
 from unwind.karmada.work_status import WorkWriter, key_of
 from unwind.karmada.work_watch import WorkObjectWatches, WorkState
@@ -28,6 +30,7 @@ from unwind.members.member import RECENT
 from unwind.members.targets import of_karmada
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Withdrawals
+from unwind.teardown.withdrawal_records import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 log = logs.get(__name__)
 
@@ -64,11 +68,14 @@ class WorkController(Controller["Key"]):
         *,
         owner: ShardOwner,
         metrics: Metrics,
+        records: WithdrawalRecords,
         keys: RecordKeys | None = None,
     ) -> None:
+        """`records`: writes Teardowns of withdrawals."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
         self._deps = deps
+        self._records = records
         self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._writer = WorkWriter(client, caches.works, clock=deps.clock)
         self._standings: dict[str, WorkState] = {}
@@ -92,7 +99,14 @@ class WorkController(Controller["Key"]):
             self._withdrawals = Withdrawals(self._deps, changed=self._withdrawal_changed)
             self._withdrawals.tasks = tasks
             self._withdrawing = Withdrawing(
-                self._client, self._caches, self._deps.inventories, self._writer, self._withdrawals, self._record_keys
+                self._client,
+                self._caches,
+                self._deps.inventories,
+                self._writer,
+                self._withdrawals,
+                self._record_keys,
+                records=self._records,
+                enqueue=self._queue.add,
             )
             tasks.create_task(self._queue.run())
 
@@ -238,6 +252,10 @@ class WorkController(Controller["Key"]):
         # Prune nothing while the desired set is unknown.
         if standing.wanted is not None and standing.pruned != state:
             await self._prune(work, cluster, standing, state)
+        elif standing.pruned == state:
+            await self._records.settle(_pruned(work, cluster))
+            if find(work.status.conditions, ConditionType.BLOCKED):
+                await self._writer.wait(work, [])
         elif find(work.status.conditions, ConditionType.BLOCKED):
             await self._writer.wait(work, [])
         return standing.rest(self._clock.monotonic()) or None
@@ -281,10 +299,14 @@ class WorkController(Controller["Key"]):
             self._prunings.begin(work, cluster, wanted, done=done)
         elif it.error:
             self._prunings.give_up(work.metadata.uid)
+            recorded = _pruned(work, cluster)
+            self._records.hold(recorded, failure(recorded.owner, it.error))
             await self._writer.wait(work, [it.error])
             raise it.error
-        elif it.waits:
-            await self._writer.wait(work, it.waits)
+        else:
+            self._records.follow(_pruned(work, cluster), lambda: it.removals)
+            if it.waits:
+                await self._writer.wait(work, it.waits)
 
     # Helpers
 
@@ -299,6 +321,7 @@ class WorkController(Controller["Key"]):
 
     def _settle_down(self, uid: str) -> None:
         self._prunings.give_up(uid)
+        self._records.drop(uid, Cause.PRUNED)
         self._following.leave(uid)
         self._standings.pop(uid, None)
 
@@ -308,6 +331,17 @@ class WorkController(Controller["Key"]):
             del self._keys[uid]
             self._settle_down(uid)
             self._withdrawals.give_up(uid)
+            self._records.drop(uid)
+
+
+def _pruned(work: Work, cluster: Cluster) -> RecordedRemoval:
+    """The prune of a Work, for its Teardown."""
+    return RecordedRemoval(
+        owner=ref_of(WORKS, work.metadata),
+        generation=work.metadata.generation,
+        member=of_karmada(cluster).ref,
+        step=step_name(work),
+    )
 
 
 def _relevant_fields(work: Work) -> object:

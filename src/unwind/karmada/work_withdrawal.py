@@ -5,28 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.annotation_values import volume_policy
-from unwind.api.karmada import CLUSTERS, Cluster
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster
+from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
+from unwind.api.unwind import Blocker, Effort
 from unwind.concurrency import SingleFlight
 from unwind.inventory.inventories import items
 from unwind.karmada.caches import executes_for
+from unwind.karmada.remove_strategy import step_name
 from unwind.karmada.work_apply import takes_along
+from unwind.karmada.work_status import key_of
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members.targets import of_karmada
 from unwind.planning.dependency_graph import dependents
 from unwind.teardown.withdrawal import Manner
+from unwind.teardown.withdrawal_records import RecordedRemoval, failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.fields import Unknown
     from unwind.api.karmada import Work
+    from unwind.api.meta import ObjectRef
     from unwind.inventory.inventories import Inventories
     from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_status import WorkWriter
     from unwind.kube.client import Client
+    from unwind.teardown.release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.withdrawal import Withdrawals
+    from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 # Seconds. The end of another replica's teardown causes no event here.
 _LOOK_AGAIN = 5.0
@@ -43,7 +53,11 @@ class Withdrawing:
         words: WorkWriter,
         withdrawals: Withdrawals,
         keys: RecordKeys,
+        *,
+        records: WithdrawalRecords,
+        enqueue: Callable[[Key], None],
     ) -> None:
+        """`records`: writes Teardowns of the removals. `enqueue`: enqueues a Work to be reconciled."""
         self._client = client
         self._caches = caches
         self._inventories = inventories
@@ -51,6 +65,8 @@ class Withdrawing:
         self._withdrawals = withdrawals
         self._reading: SingleFlight[Cluster | None] = SingleFlight()
         self._keys = keys
+        self._records = records
+        self._enqueue = enqueue
 
     async def withdraw(self, work: Work) -> float | None:
         """Advance the removal of a deleted Work; returns the seconds until the next look, or None."""
@@ -67,9 +83,12 @@ class Withdrawing:
             return await self._let_go(work)
         if cluster.metadata.terminating:
             self.give_up(work.metadata.uid)  # the teardown of its member removes it
+        elif let_go := await self._records.let_go(self._recorded(work, of_karmada(cluster).ref), paused=False):
+            await self._take_back(work, cluster, Manner.ABANDON, let_go)
         elif work.spec.preserve_resources_on_deletion:
             await self._take_back(work, cluster, Manner.RELEASE)
         elif before := self._dependents(work):
+            self._records.hold(self._recorded(work, of_karmada(cluster).ref), *map(_waits_for, before))
             named = ", ".join(sorted(item.metadata.name for item in before))
             await self._writer.wait_for(work, f"waiting for removal of dependent Works: {named}")
         else:
@@ -81,6 +100,20 @@ class Withdrawing:
         it = self._withdrawals.get(uid)
         if it and not it.ended:
             self._withdrawals.give_up(uid)
+        self._records.drop(uid)
+
+    def _recorded(self, work: Work, member: ObjectRef, effort: Effort = Effort.ENFORCE) -> RecordedRemoval:
+        """The removal of a Work, for its Teardown."""
+        key = key_of(work)
+        return RecordedRemoval(
+            owner=ref_of(WORKS, work.metadata),
+            annotations=work.metadata.annotations,
+            deleted_at=work.metadata.deletion_timestamp,
+            member=member,
+            step=step_name(work),
+            effort=effort,
+            wake=lambda: self._enqueue(key),
+        )
 
     async def _read_cluster(self, work: Work) -> Cluster | None:
         """The member, read fresh; one request serves concurrent callers."""
@@ -109,8 +142,10 @@ class Withdrawing:
         now = self._caches.works.cache.get(Key(work.metadata.namespace, work.metadata.name))
         return volume_policy((now or work).metadata.annotations)
 
-    async def _take_back(self, work: Work, cluster: Cluster, manner: Manner) -> None:
+    async def _take_back(self, work: Work, cluster: Cluster, manner: Manner, let_go: LetGo | None = None) -> None:
+        """`let_go`: why the Work is released before its objects are removed."""
         uid, target = work.metadata.uid, of_karmada(cluster)
+        why = (Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None
         it = self._withdrawals.begin(
             uid,
             work.metadata.namespace,
@@ -119,18 +154,27 @@ class Withdrawing:
             awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(work)),
             take_along=takes_along(work),
             volumes=lambda: self._volumes(work),
-            why=(Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None,
+            why=let_go[:2] if let_go else why,
+            by=let_go.by if let_go else "unwind",
         )
+        recorded = self._recorded(work, target.ref, Effort.LEAVE if manner is Manner.RELEASE else Effort.ENFORCE)
         if it.done:
             # Dropped when the Work is seen to be gone: until then it must not start again.
             if not it.ended:
+                total, removed, left = it.counts
+                released = let_go if it.manner is Manner.ABANDON else None  # else it was removed before
+                await self._records.end(recorded, total=total, removed=removed, left=left, let_go=released)
                 await self._writer.set_finalizer(work, wanted=False)
                 it.ended = True
         elif it.error:
             self._withdrawals.give_up(uid)
+            self._records.hold(recorded, failure(recorded.owner, it.error))
             await self._writer.wait(work, [it.error])
             raise it.error
-        elif it.free.is_set() and it.waits:
+        else:
+            self._records.follow(recorded, lambda: it.removals)
+            if not it.waits:
+                return
             await self._writer.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
 
     async def _let_go(self, work: Work) -> float | None:
@@ -154,6 +198,9 @@ class Withdrawing:
                 raise it.error
             if not it.done:
                 return None
+            total, removed, left = it.counts
+            recorded = self._recorded(work, chunks[0].spec.member.object, Effort.LEAVE)
+            await self._records.end(recorded, total=total, removed=removed, left=left)
         await self._writer.set_finalizer(work, wanted=False)
         return None
 
@@ -161,3 +208,14 @@ class Withdrawing:
         """Whether a teardown of the member is in progress, which then decides."""
         teardown = await self._keys.read(member)
         return teardown is not None and not teardown.finished
+
+
+def _waits_for(dependent: Work) -> Blocker:
+    """A Work that must be removed first, because it depends on another one (pure)."""
+    name = step_name(dependent)
+    return Blocker(
+        object=ref_of(WORKS, dependent.metadata),
+        reason=Reason.WAITING,
+        message=f"waiting for removal of {name}, which depends on it",
+        actor="unwind" if dependent.metadata.terminating else f"the owner of {name}: delete it, or its annotation",
+    )

@@ -58,6 +58,8 @@ from unwind.server.routes import CABundleTarget
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps
+from unwind.teardown.teardown_metrics import TeardownMetrics
+from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
     from unwind.components import ManagerContext
@@ -89,6 +91,18 @@ class Shared:
             self.deployment, best_effort=context.best_effort, clock=ServerClock(client.time)
         )
         """The same for teardowns. Their deadlines count from times that the API server wrote."""
+        self.withdrawals = WithdrawalRecords(
+            client,
+            self.caches,
+            self.teardown,
+            keys=self.keys,
+            owner=context.shards,
+            metrics=context.metrics,
+            keep=context.keep_teardowns,
+            recorder=context.recorder,
+        )
+        """Writes the Teardowns of withdrawals, for add-ons and Works."""
+        TeardownMetrics(self.caches.teardowns, context.registry)
         self.gate_source = SummaryGateSource(client, self.caches, self.inventories)
         self.registration = RegistrationController(
             client,
@@ -142,7 +156,14 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
                 client, caches, owner=owner, metrics=metrics, gate=shared.registration, recorder=context.recorder
             ),
             SummaryController(
-                client, caches, shared.deployment, owner=owner, metrics=metrics, helm=shared.helm, keys=shared.keys
+                client,
+                caches,
+                shared.deployment,
+                owner=owner,
+                metrics=metrics,
+                records=shared.withdrawals,
+                helm=shared.helm,
+                keys=shared.keys,
             ),
             ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
         ),
@@ -153,7 +174,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
 
 
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
-    """Deleted clusters and requested deletions. A further step source is added here."""
+    """Deleted clusters, requested deletions and the records of withdrawals. A further step source is added here."""
     client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
     return Components(
         controllers=(
@@ -168,6 +189,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 keys=shared.keys,
                 recorder=context.recorder,
             ),
+            shared.withdrawals,
             RequestController(
                 client,
                 caches,
@@ -193,7 +215,16 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
             ClusterController(
                 client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
             ),
-            WorkController(client, caches, secrets, shared.deployment, owner=owner, metrics=metrics, keys=shared.keys),
+            WorkController(
+                client,
+                caches,
+                secrets,
+                shared.deployment,
+                owner=owner,
+                metrics=metrics,
+                records=shared.withdrawals,
+                keys=shared.keys,
+            ),
             UnjoinController(
                 client,
                 caches,

@@ -31,14 +31,16 @@ from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.order import BUILT_IN, Stage, order, stage
 from unwind.removal.releases import has_a_say, keep_taken, last_first
 from unwind.removal.survey import Served, StepSurvey
+from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
+    from datetime import datetime
 
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.fields import Unknown
     from unwind.api.resources import Resource
-    from unwind.api.unwind import Inventory
+    from unwind.api.unwind import Blocker, Inventory
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
@@ -166,6 +168,12 @@ class Removal:
     def removed(self) -> frozenset[str]:
         """The uids of objects that were verified absent."""
         return frozenset(self._removed)
+
+    async def blockers(self, *, step: str, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        """What it waits for, each with the reason and who must act. `before`: the blockers in status."""
+        if not (waits := dict(self.progress.waits)):
+            return ()
+        return await what_blocks(self._member, waits, items(self._chunks.values()), step=step, before=before, now=now)
 
     def look_again(self) -> None:
         """Must be called when `going` changes: checks again what this waits for, because it may never come."""

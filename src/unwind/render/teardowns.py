@@ -36,6 +36,7 @@ _WHY = {
     Cause.CLUSTER_DELETED.value: "deleted",
     Cause.UNJOINED.value: "unjoined",
     Cause.WITHDRAWN.value: "withdrawn",
+    Cause.PRUNED.value: "pruned",
     Cause.REQUESTED.value: "requested",
 }
 # Conditions that the phase, the plan and the blockers already show.

@@ -130,9 +130,16 @@ _STRICTNESS = {Effort.ENFORCE.value: 1, Effort.TRY.value: 2, Effort.LEAVE.value:
 
 
 def teardown(
-    target: ClusterTarget, made: Plan | None, *, name: str = "", cause: Cause = Cause.CLUSTER_DELETED
+    target: ClusterTarget,
+    made: Plan | None,
+    *,
+    name: str = "",
+    cause: Cause = Cause.CLUSTER_DELETED,
+    member: ObjectRef | None = None,
+    title: str = "",
 ) -> Teardown:
-    """The Teardown of a cluster as it is first written. `name`: default is the uid of the target."""
+    """The Teardown of a target as it is first written. `name`: default is the uid of the target. `member`: the cluster
+    that its objects are on, if that is not the target."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
     on_deadline = OnDeadline.read(annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
@@ -140,8 +147,9 @@ def teardown(
     return Teardown(
         metadata=ObjectMeta(name=name or ref.uid),
         spec=TeardownSpec(
-            title=str(ref),
+            title=title or str(ref),
             target=ref,
+            member=member,
             cause=cause.value,
             requested_at=target.deleted_at,
             requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from datetime import datetime
 
+    from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Plan
     from unwind.clock import Clock
     from unwind.inventory.inventories import Inventories
@@ -107,7 +108,7 @@ class TeardownRecords:
             return found
         drafted = await draft()
         if found is None:
-            teardown = await self._created(target, drafted.plan)
+            teardown = await self.created(target, drafted.plan)
         elif drafted.plan:
             teardown = await self._planned(found, drafted.plan)
         else:
@@ -150,16 +151,27 @@ class TeardownRecords:
         else:  # its plan is not trusted, so no inventory belongs to it
             await forget(self._client, self._inventories, teardown, owners=())
 
-    async def _created(self, target: ClusterTarget, plan: Plan | None) -> Teardown:
-        """A new record of the target, or the existing one if it is genuine."""
-        uid = target.ref.uid
-        for name in self._keys.names(uid):
-            wanted = self._keys.signed(drafts.teardown(target, plan, name=name, cause=self._cause))
+    async def created(
+        self,
+        target: ClusterTarget,
+        plan: Plan | None,
+        *,
+        name: str = "",
+        cause: Cause | None = None,
+        member: ObjectRef | None = None,
+        title: str = "",
+    ) -> Teardown:
+        """A new record of the target, or the existing one if it is genuine. `name`: default is the uid of the target.
+        `member`: the cluster that its objects are on, if that is not the target."""
+        uid, cause = target.ref.uid, cause or self._cause
+        for called in self._keys.names(name or uid):
+            draft = drafts.teardown(target, plan, name=called, cause=cause, member=member, title=title)
+            wanted = self._keys.signed(draft)
             try:
                 return msgspec.convert(await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
             except AlreadyExistsError:
-                found = await self._client.get(TEARDOWNS, name, type=Teardown)
-            if await self._keys.verified(found) and found.spec.target.uid == uid:
+                found = await self._client.get(TEARDOWNS, called, type=Teardown)
+            if await self._keys.verified(found) and found.spec.target.uid == uid and found.spec.cause == cause:
                 return found
             if not self._keys.is_of_another(found):
                 why = await self._set_aside(found)

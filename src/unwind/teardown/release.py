@@ -33,8 +33,9 @@ class LetGo(NamedTuple):
     by: str
 
 
-async def forced(client: Client, resource: Resource, target: ClusterTarget) -> LetGo | None:
-    """The force-release of the target; None if no user requested it."""
+async def forced(client: Client, resource: Resource, target: ClusterTarget, *, reviewed: bool = True) -> LetGo | None:
+    """The force-release of the target; None if no user requested it. `reviewed`: whether a webhook of Unwind reviews
+    the annotation on this kind, and records the user."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None
     # A release is never decided from a cache.
@@ -47,7 +48,8 @@ async def forced(client: Client, resource: Resource, target: ClusterTarget) -> L
         return None
     # The webhook records the user when the annotation is written. If no manager ran then, the user is unknown: a field
     # manager's name is chosen by the client.
-    by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) or not_seen(who_set(obj, FORCE_RELEASE_ANNOTATION))
+    by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) if reviewed else ""
+    by = by or not_seen(who_set(obj, FORCE_RELEASE_ANNOTATION))
     return LetGo(Reason.FORCED, reason or "no reason given", by)
 
 

@@ -131,7 +131,7 @@ def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tup
 
 def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
     since = next((blocker.since for blocker in before.blockers if blocker.reason == Reason.PAUSED), None)
-    target = teardown.spec.target
+    target = teardown.spec.member or teardown.spec.target
     return (
         Blocker(
             object=target,

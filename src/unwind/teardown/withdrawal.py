@@ -15,7 +15,7 @@ import msgspec
 
 from unwind.api.annotation_values import retained
 from unwind.api.names import Reason
-from unwind.api.unwind import LedgerNote
+from unwind.api.unwind import EntryState, LedgerNote
 from unwind.concurrency import to_tell
 from unwind.deleters.attempt import Waiting
 from unwind.errors import UnwindError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.fields import Unknown
-    from unwind.api.unwind import Inventory
+    from unwind.api.unwind import Entry, Inventory
     from unwind.inventory.inventories import Item
     from unwind.members.targets import ClusterTarget
     from unwind.removal.releases import Releases
@@ -48,6 +48,8 @@ class Manner(Enum):
     """They stay, and Unwind's labels and annotations are removed."""
     FORGET = "forget"
     """They stay, and the cluster is not contacted: it is no longer managed."""
+    ABANDON = "abandon"
+    """A user or a deadline released their owner: what is not removed yet stays, and the ledger names it."""
 
 
 # Why objects are left, for the ledger.
@@ -66,9 +68,11 @@ class Withdrawal:
         cluster: Hashable,
         manner: Manner,
         *,
-        why: tuple[Reason, str] | None = None,
+        why: tuple[str, str] | None = None,
+        by: str = "unwind",
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
         awaited: Callable[[], bool] = lambda: False,
+        before: Withdrawal | None = None,
     ) -> None:
         self.uid = uid
         self.volumes = volumes
@@ -77,6 +81,12 @@ class Withdrawal:
         self.manner = manner
         self.why = why or _WHY.get(manner)
         """For the ledger, if objects stay."""
+        self.by = by
+        """Who decided that."""
+        self.before = before.task if before else None
+        """The task of a withdrawal that this one replaces."""
+        self.gone = before.gone_uids if before else frozenset()
+        """The uids of objects that it verified absent."""
         self.removals: list[Removal] = []
         self.chunks: list[Inventory] = []
         """Its inventory when the removal started."""
@@ -95,6 +105,29 @@ class Withdrawal:
         """The last reported value of `waits`."""
         self.error: Exception | None = None
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """The numbers of all objects, of those that are removed, and of those that are left."""
+        if self.removals:
+            progress = [removal.progress for removal in self.removals]
+            return (
+                sum(item.total for item in progress),
+                sum(item.removed for item in progress),
+                sum(item.left for item in progress),
+            )
+        entries = [item.entry for item in items(self.chunks)]
+        removed = sum(entry.state == EntryState.REMOVED or self.is_gone(entry) for entry in entries)
+        return len(entries), removed, len(entries) - removed
+
+    def is_gone(self, entry: Entry) -> bool:
+        """Whether the withdrawal that this one replaces verified that an object is absent."""
+        return bool(entry.object.uid) and entry.object.uid in self.gone
+
+    @property
+    def gone_uids(self) -> frozenset[str]:
+        """The uids of objects that were verified absent."""
+        return self.gone.union(*(removal.removed for removal in self.removals))
 
     @property
     def busy(self) -> bool:
@@ -147,14 +180,17 @@ class Withdrawals:
         awaited: Callable[[], bool] = lambda: False,
         take_along: bool = False,
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
-        why: tuple[Reason, str] | None = None,
+        why: tuple[str, str] | None = None,
+        by: str = "unwind",
     ) -> Withdrawal:
         """The withdrawal of an owner; started if it does not run. Nothing is removed before it is `free`. `awaited`:
-        whether another withdrawal waits for this one."""
+        whether another withdrawal waits for this one. `why`, `by`: for the ledger, if objects stay."""
         there = self._withdrawals.get(uid)
-        if there is None or there.manner is not manner:
+        if there is None or (there.manner is not manner and not there.done):
             self.give_up(uid)
-            there = self._withdrawals[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes, awaited=awaited)
+            there = self._withdrawals[uid] = Withdrawal(
+                uid, cluster, manner, why=why, by=by, volumes=volumes, awaited=awaited, before=there
+            )
             assert self.tasks  # noqa: S101 - reconciles begin when the controller runs
             there.task = self.tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
@@ -183,14 +219,24 @@ class Withdrawals:
 
     async def _withdraw(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         if withdrawal.manner is Manner.FORGET:
-            chunks = await self._deps.inventories.of(withdrawal.uid)
-            await self._note_all(withdrawal, chunks)
+            withdrawal.chunks = await self._deps.inventories.of(withdrawal.uid)
+            await self._note_all(withdrawal, withdrawal.chunks)
+        elif withdrawal.manner is Manner.ABANDON:
+            await self._abandon(withdrawal)
         else:
             await self._take_back(withdrawal, target, take_along=take_along)
         self._mark_absent(withdrawal)
         await self._until_calm(withdrawal.cluster)
         if withdrawal.manner is Manner.REMOVE:
             await self._close(withdrawal, target, take_along=take_along)
+
+    async def _abandon(self, withdrawal: Withdrawal) -> None:
+        if withdrawal.before:
+            await asyncio.wait([withdrawal.before])  # its last deletions are answered
+        withdrawal.chunks = await self._sealed(withdrawal)
+        await self._note_all(withdrawal, withdrawal.chunks)
+        chunks = await self._deps.inventories.of(withdrawal.uid)
+        await self._deps.inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
 
     def _mark_absent(self, withdrawal: Withdrawal) -> None:
         """All objects are verified absent, whether that is written yet or not."""
@@ -309,11 +355,17 @@ class Withdrawals:
         assert withdrawal.why  # noqa: S101 - leaving objects requires a reason
         reason, message = withdrawal.why
         at = self._deps.clock.now().replace(microsecond=0)
-        note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by="unwind", at=at))
+        note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by=withdrawal.by, at=at))
+        left: dict[str, Any] = {"ledger": note}
+        if withdrawal.manner is not Manner.ABANDON:
+            left["kept"] = True  # on purpose
+        # Objects that were just verified absent may not be recorded as removed yet.
+        removed = {"state": EntryState.REMOVED.value}
         for chunk in chunks:
-            left: list[Item] = [item for item in items([chunk]) if not item.done]
-            if left:
-                await self._deps.inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
+            todo: list[Item] = [item for item in items([chunk]) if not item.done]
+            if todo:
+                notes = {item.key: removed if withdrawal.is_gone(item.entry) else left for item in todo}
+                await self._deps.inventories.write(chunk, notes)
 
     async def _close(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         """Seal the inventory, and delete it, except Inventories with ledger entries, which stay as a record."""

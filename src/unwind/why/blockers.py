@@ -75,6 +75,11 @@ def urgency(reason: str, actor: str) -> int:
     return 2 if reason == Reason.DELETING else 1
 
 
+def actor_of(reason: str) -> str:
+    """Who must act on a failure with this reason."""
+    return _ACTORS.get(reason, "the owner of the object; Unwind retries")
+
+
 def blockers(
     waits: Iterable[StepWait],
     *,
@@ -117,7 +122,7 @@ def blockers(
 def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> HoldCause:
     """What blocks one object. Without observed facts, the message of the removal."""
     if wait.failed or wait.reason in _ACTORS:
-        return HoldCause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
+        return HoldCause(wait.reason, wait.message, actor_of(wait.reason))
     if seen is None:
         return HoldCause(wait.reason, wait.message, "")
     if seen.deleted_at is None:

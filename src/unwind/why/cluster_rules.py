@@ -18,6 +18,7 @@ from unwind.api.names import (
     ConditionType,
     Reason,
 )
+from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Cause, Phase
 from unwind.server.path_segments import redacted
 from unwind.why.answers import Effect, Finding, Remedy
@@ -212,11 +213,12 @@ def phrase(it: Teardown) -> str:
 
 def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
     """Releases the target before everything is removed; None if users cannot release it."""
-    if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED):
+    if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED, Cause.WITHDRAWN):
         return None
     ref = it.spec.target
     where = ("-n", ref.namespace) if ref.namespace else ()
-    kind = f"{ref.kind.lower()}s.{ref.group}/{ref.name}"
+    plural = CLUSTER_SUMMARIES.plural if ref.kind == CLUSTER_SUMMARIES.kind else f"{ref.kind.lower()}s"
+    kind = f"{plural}.{ref.group}/{ref.name}"
     given_up = it.status.blockers[0].object if it.status.blockers else "its objects"
     # The reason is recorded in the ledger, so the default says something useful even if the user does not change it.
     said = f"{FORCE_RELEASE_ANNOTATION}=given up on {given_up}"
@@ -237,7 +239,10 @@ def _told_once(blockers: Iterable[Blocker]) -> list[Blocker]:
 
 def _blocked(it: Teardown, blocker: Blocker, release: Remedy | None) -> Finding:
     remedies = (release,) if release else ()
-    itself = blocker.object.uid == it.spec.target.uid
+    # A withdrawal that waits for another one: that is on the management cluster, too.
+    member = it.spec.member or it.spec.target
+    first = blocker.reason == Reason.WAITING and it.spec.member is not None
+    itself = bool(blocker.object.uid) and blocker.object.uid in (it.spec.target.uid, member.uid)
     if blocker.reason == Reason.UNREACHABLE or itself:
         return Finding(
             reason=blocker.reason,
@@ -248,11 +253,12 @@ def _blocked(it: Teardown, blocker: Blocker, release: Remedy | None) -> Finding:
         )
     return Finding(
         reason=blocker.reason,
-        message=f"{blocker.step} waits for {blocker.object} on {it.spec.target}"
+        message=f"{blocker.step} waits for {blocker.object}"
+        + ("" if first else f" on {member}")
         + (f": {cut(blocker.message)}" if blocker.message else ""),
         actor=blocker.actor,
         since=blocker.since,
         behind=(blocker.object,),
-        elsewhere=it.spec.target,
+        elsewhere=None if first else member,
         remedies=remedies,
     )

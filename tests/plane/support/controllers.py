@@ -13,7 +13,9 @@ from unwind.clock import SYSTEM
 from unwind.deleters.builtin import BUILTIN
 from unwind.inventory.inventories import Inventories
 from unwind.members.members import Members
+from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps
+from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -85,9 +87,12 @@ def addon_controllers(
     helm: Helm | None = None,
 ) -> tuple[Component, ...]:
     """The controllers of add-ons."""
+    keys = RecordKeys(client, namespace=deps.inventories.namespace)
+    records = WithdrawalRecords(client, caches, deps, keys=keys, owner=owner, metrics=metrics)
     return (
         ProfileController(client, caches, owner=owner, metrics=metrics, clock=deps.clock),
-        SummaryController(client, caches, deps, owner=owner, metrics=metrics, helm=helm),
+        records,
+        SummaryController(client, caches, deps, owner=owner, metrics=metrics, records=records, helm=helm),
         ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
     )
 

@@ -326,6 +326,10 @@ class ProfileScene(MemberConfigMaps):
 
     async def clear(self) -> None:
         """Let go of what is left, so that the controllers of the next test do not find it."""
+        for item in await self.client.list(TEARDOWNS):
+            if item["spec"]["target"].get("namespace") == self.namespace:
+                with suppress(NotFoundError):
+                    await self.client.delete(TEARDOWNS, item["metadata"]["name"], uid=item["metadata"]["uid"])
         for kind in (CLUSTER_PROFILES, PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, INVENTORIES, SECRETS):
             namespace = self.namespace if kind.namespaced else None
             for item in await self.client.list(kind, namespace=namespace):

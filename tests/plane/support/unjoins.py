@@ -28,6 +28,8 @@ from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local.waiting import until, until_absent
 from unwind.manager.health import new_registry
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_records import WithdrawalRecords
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -69,12 +71,15 @@ async def controllers(
                 own, members, caches.teardowns, secrets, deps, owner=owner, metrics=metrics, recorder=recorder
             )
             sources = (SummarySteps(own, caches),)
+            keys = RecordKeys(own, namespace=namespace)
+            records = WithdrawalRecords(own, caches, deps, keys=keys, owner=owner, metrics=metrics)
             parts = (
                 caches,
                 members,
                 recorder,
                 probing,
-                WorkController(own, members, secrets, deps, owner=owner, metrics=metrics),
+                records,
+                WorkController(own, members, secrets, deps, owner=owner, metrics=metrics, records=records),
                 # It must not meddle with members: their Teardowns are others'.
                 ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
                 unjoining,

@@ -21,6 +21,8 @@ from unwind.karmada.work_controller import WorkController
 from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -51,10 +53,18 @@ class WorkSite:
 
         def works(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
             secrets, metrics = addons.sources[SECRETS.kind], Metrics(CollectorRegistry())
-            made.append(WorkController(client, caches, secrets, deps, owner=Owner(), metrics=metrics))
+            made.append(WorkController(client, caches, secrets, deps, owner=Owner(), metrics=metrics, records=kept[0]))
             return made[0]
 
-        async with running(self.client, works, namespace=self.home):
+        kept: list[WithdrawalRecords] = []
+
+        def records(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+            del caches
+            keys, metrics = RecordKeys(client, namespace=self.home), Metrics(CollectorRegistry())
+            kept.append(WithdrawalRecords(client, addons, deps, keys=keys, owner=Owner(), metrics=metrics))
+            return kept[0]
+
+        async with running(self.client, records, works, namespace=self.home):
             yield made[0]
 
     async def until_idle(

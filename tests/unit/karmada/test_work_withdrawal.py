@@ -35,6 +35,7 @@ class World:
         withdrawals = SimpleNamespace(get=lambda _: None, begin=self.begin, give_up=lambda _: None)
         words = SimpleNamespace(set_finalizer=self.set_finalizer, wait_for=self.wait_for)
         inventories = SimpleNamespace(of=self.chunks, namespace="unwind-system")
+        records = SimpleNamespace(let_go=self.let_go, hold=lambda *_: None, follow=lambda *_: None, drop=lambda _: None)
         self.withdrawing = Withdrawing(
             cast("Any", self),
             cast("Any", caches),
@@ -42,12 +43,17 @@ class World:
             cast("Any", words),
             cast("Any", withdrawals),
             RecordKeys(cast("Any", self), namespace="unwind-system"),
+            records=cast("Any", records),
+            enqueue=lambda _: None,
         )
 
     async def get(self, *_: object, **__: object) -> Cluster:
         if self.server is None:
             raise NotFoundError(APIStatus(code=404, reason="NotFound"), request="GET")
         return self.server
+
+    async def let_go(self, _: object, *, paused: bool) -> None:
+        assert not paused
 
     async def chunks(self, _: str) -> list[object]:
         return []

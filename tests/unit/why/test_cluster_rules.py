@@ -17,6 +17,7 @@ from unwind.api.names import (
     Reason,
 )
 from unwind.api.resources import CONFIG_MAPS
+from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Blocker, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
 from unwind.why import cluster_rules, facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
@@ -168,8 +169,28 @@ def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> Non
     assert found[-1].message.startswith("3 more blockers; list them with `kubectl describe teardown")
 
 
-def test_what_is_withdrawn_has_no_cluster_to_release() -> None:
-    [found] = cluster_rules.teardown(teardown(blocker(), cause=Cause.WITHDRAWN), KUBECTL, runs=True)
+def withdrawn(*blockers: Blocker, cause: Cause = Cause.WITHDRAWN) -> Teardown:
+    it = teardown(*blockers, cause=cause)
+    owner = Thing(resource=CLUSTER_SUMMARIES, name="web-capi-prod", namespace="shop", uid="s-1").ref
+    return msgspec.structs.replace(it, spec=msgspec.structs.replace(it.spec, target=owner, member=TARGET))
+
+
+def test_a_blocker_of_a_withdrawal_is_on_the_member_and_the_summary_can_be_released() -> None:
+    [found] = cluster_rules.teardown(withdrawn(blocker()), KUBECTL, runs=True)
+    assert found.elsewhere == TARGET
+    assert "on Cluster shop/prod" in found.message
+    [remedy] = found.remedies
+    assert f"clustersummaries.config.projectsveltos.io/web-capi-prod '{FORCE_RELEASE_ANNOTATION}" in remedy.commands[0]
+
+
+def test_a_withdrawal_that_waits_for_another_one_leads_to_it_on_the_management_cluster() -> None:
+    other = Thing(resource=CLUSTER_SUMMARIES, name="top-capi-prod", namespace="shop", uid="s-2").ref
+    [found] = cluster_rules.teardown(withdrawn(blocker(object=other, reason=Reason.WAITING)), KUBECTL, runs=True)
+    assert (found.elsewhere, found.behind) == (None, (other,))
+
+
+def test_a_prune_cannot_be_released() -> None:
+    [found] = cluster_rules.teardown(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
     assert found.remedies == ()
 
 

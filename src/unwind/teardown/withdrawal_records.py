@@ -1,0 +1,519 @@
+"""The Teardowns of withdrawals and prunes: one step each, written only for a removal that needs attention.
+
+Until there is a record, the terminating owner and its Inventories are the record, so that small removals cost no
+write. It is written with the first of: a blocker, 5 seconds, a ledger entry, a deadline, a restart of the manager.
+
+The controllers of ClusterSummaries and Works report here what they remove (`follow`), what they wait for (`hold`) and
+the end (`end`). This controller writes the records from that, and deletes them after their retention time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.karmada import WORKS
+from unwind.api.meta import ObjectRef
+from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, Reason
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Release, Step, StepState, Teardown
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.inventory.inventories import items
+from unwind.kube.controller import Controller
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
+from unwind.members.targets import ClusterTarget
+from unwind.teardown import drafts, release
+from unwind.teardown import status as teardown_status
+from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, left_of
+from unwind.teardown.status import StepView, TeardownProgress
+from unwind.why.blockers import actor_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from unwind.api.unwind import TeardownStatus
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.metrics import Metrics
+    from unwind.removal.removal import Removal
+    from unwind.teardown.release import LetGo
+    from unwind.teardown.signatures import RecordKeys
+    from unwind.teardown.step_removers import RemovalDeps
+
+log = logs.get(__name__)
+
+RECORD_AFTER = 5.0
+"""Seconds after which a removal gets a record, whatever it does."""
+_BLOCKED_AFTER = 1.0
+# Seconds after which the counts in a record are updated, if nothing else has changed.
+_COUNTS_EVERY = 1.0
+# Seconds until an unfinished record without a running removal is checked again.
+_LOOK_AGAIN = 30.0
+_CAUSES = (Cause.WITHDRAWN, Cause.PRUNED)
+# Prefix of the queue keys of records without a removal in this process, followed by the name of the Teardown.
+_RECORD = "record/"
+_FAILURES = (Reason.FAILED, Reason.UNREACHABLE)
+_OWNERS = {(kind.group, kind.kind): kind for kind in (CLUSTER_SUMMARIES, WORKS)}
+
+
+class RecordedRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """A withdrawal or a prune: its owner, and where its objects are."""
+
+    owner: ObjectRef
+    """The ClusterSummary or Work."""
+    annotations: dict[str, str] = {}
+    """Of the owner."""
+    deleted_at: datetime | None = None
+    generation: int = 0
+    """Of the owner, for a prune. 0 for a withdrawal."""
+    member: ObjectRef
+    """The object that represents the cluster that the objects are on."""
+    step: str
+    """The name of its step."""
+    effort: Effort = Effort.ENFORCE
+    wake: Callable[[], None] = lambda: None
+    """Reconciles the owner: it has to be released."""
+
+    @property
+    def cause(self) -> Cause:
+        return Cause.PRUNED if self.generation else Cause.WITHDRAWN
+
+    @property
+    def key(self) -> str:
+        """An owner has at most one withdrawal and one prune at a time."""
+        return f"{self.cause}/{self.owner.uid}"
+
+    @property
+    def name(self) -> str:
+        """The name of its Teardown, unless that is taken."""
+        return f"{self.owner.uid}-{self.generation}" if self.generation else self.owner.uid
+
+    @property
+    def target(self) -> ClusterTarget:
+        """The owner as the target of a Teardown. Only annotations that users of the owner may set count: no webhook
+        verifies who set the others."""
+        known = () if self.generation else (DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION)
+        annotations = {name: self.annotations[name] for name in known if name in self.annotations}
+        return ClusterTarget(ref=self.owner, secret="", annotations=annotations, deleted_at=self.deleted_at)
+
+    @property
+    def shard(self) -> str:
+        return shard_of(self.member)
+
+
+def shard_of(member: ObjectRef) -> str:
+    """The shard of a member: everything for one cluster is done by the same replica (pure)."""
+    return f"{member.namespace}/{member.name}" if member.namespace else member.name
+
+
+def failure(about: ObjectRef, error: Exception) -> Blocker:
+    """The blocker of a removal whose last attempt failed (pure)."""
+    reason = Reason.UNREACHABLE if isinstance(error, UnreachableError) else Reason.FAILED
+    return Blocker(object=about, reason=reason, message=str(error), actor=actor_of(reason))
+
+
+class _Live:
+    """A removal in progress in this process."""
+
+    def __init__(self, subject: RecordedRemoval, *, since: float, resumed: bool) -> None:
+        self.subject = subject
+        self.since = since
+        self.resumed = resumed
+        """Whether it began before this process did."""
+        self.removals: Callable[[], Sequence[Removal]] = tuple
+        self.held: tuple[Blocker, ...] = ()
+        """What it waits for outside the removal."""
+        self.paused = False
+        self.state = StepState.WAITING
+        self.known: dict[tuple[str, ObjectRef, str], Blocker] = {}
+        self.written_at = 0.0
+        self.writing = asyncio.Lock()
+
+    @property
+    def waits(self) -> dict[ObjectRef, Waiting | Failed]:
+        if removals := self.removals():
+            return {ref: what for removal in removals for ref, what in removal.progress.waits.items()}
+        return {blocker.object: Waiting(blocker.message, code=blocker.reason) for blocker in self.held}
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it waits for more than the deletion of objects, and than its turn."""
+        waits = self.waits.values()
+        return any(isinstance(what, Failed) or what.code not in (Reason.DELETING, Reason.WAITING) for what in waits)
+
+
+class WithdrawalRecords(Controller[str]):
+    """Writes the records of withdrawals and prunes."""
+
+    name = "withdrawals"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: TeardownCaches,
+        deps: RemovalDeps,
+        *,
+        keys: RecordKeys,
+        owner: ShardOwner,
+        metrics: Metrics,
+        keep: timedelta = KEEP,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`keep`: how long a finished record is kept."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
+        self._client = client
+        self._teardowns = caches.teardowns
+        self._inventories = deps.inventories
+        self._keys = keys
+        self._keep = keep
+        self._records = TeardownRecords(
+            client,
+            caches.teardowns,
+            deps.inventories,
+            keys=keys,
+            recorder=recorder,
+            group="",
+            cause=Cause.WITHDRAWN,
+            keep=keep,
+            clock=deps.clock,
+        )
+        self._live: dict[str, _Live] = {}
+        self._started: datetime | None = None
+        self._teardowns.subscribe(self._teardown_changed)
+
+    async def run(self) -> None:
+        """Write records until cancelled."""
+        self._started = self._clock.now().replace(microsecond=0)
+        await self._keys.until_known()
+        await self._queue.run()
+
+    # What the controllers of the owners report
+
+    def follow(self, subject: RecordedRemoval, removals: Callable[[], Sequence[Removal]]) -> None:
+        """The removal of an owner runs. `removals`: its parts; their progress is read when it is needed."""
+        live = self._of(subject)
+        # A failed attempt is reported until the next one has begun to remove objects.
+        live.held = tuple(blocker for blocker in live.held if blocker.reason in _FAILURES)
+        live.removals, live.paused, live.state = removals, False, StepState.REMOVING
+        self._changed(live)
+
+    def hold(self, subject: RecordedRemoval, *blockers: Blocker, paused: bool = False) -> None:
+        """The removal of an owner waits. `paused`: because its cluster is paused: no deadline passes."""
+        live = self._of(subject)
+        live.removals, live.held, live.paused, live.state = tuple, blockers, paused, StepState.WAITING
+        self._changed(live)
+
+    def drop(self, uid: str, cause: Cause = Cause.WITHDRAWN) -> None:
+        """The removal of an owner does not run in this process any more."""
+        if (live := self._live.pop(f"{cause}/{uid}", None)) and (record := self._find(live.subject)):
+            self._queue.add(f"{_RECORD}{record.metadata.name}")
+
+    async def let_go(self, subject: RecordedRemoval, *, paused: bool) -> LetGo | None:
+        """Why the owner is released before its objects are removed; None if it is not."""
+        resource = _OWNERS[subject.owner.group, subject.owner.kind]
+        whole = msgspec.structs.replace(subject.target, annotations=subject.annotations)
+        forced = await release.forced(self._client, resource, whole, reviewed=False)
+        if forced or paused:
+            return forced
+        record = self._find(subject)
+        overdue = record is not None and release.overdue(record, now=self._clock.now())
+        return release.expired(record.spec) if record and overdue else None
+
+    async def end(
+        self, subject: RecordedRemoval, *, total: int, removed: int, left: int, let_go: LetGo | None = None
+    ) -> None:
+        """The removal has ended. If it has a record, or needs one, its end is written: call this before the owner is
+        deleted."""
+        live = self._of(subject)
+        async with live.writing:
+            teardown = self._find(subject)
+            if teardown is None and (left or let_go or self._seconds_to_record(live, blocked=False) <= 0):
+                teardown = await self._create(live)
+            if teardown and not teardown.finished:
+                state = StepState.REMOVED
+                if subject.effort is Effort.LEAVE:
+                    state = StepState.LEFT
+                elif let_go:
+                    state = StepState.GIVEN_UP if left else StepState.REMOVED
+                step = StepView(name=subject.step, state=state, total=total, removed=removed, left=left)
+                await self._finish(teardown, step, Phase.RELEASED if let_go else Phase.COMPLETE, let_go)
+        self._live.pop(subject.key, None)
+        if teardown:
+            self._queue.add(f"{_RECORD}{teardown.metadata.name}")
+
+    async def settle(self, subject: RecordedRemoval) -> None:
+        """Nothing of an owner has to be pruned any more: end the record of its last prune, if there is one."""
+        record, live = self._find(subject), self._live.get(subject.key)
+        if record is None and live is None:
+            return
+        planned = record.spec.plan.objects if record and record.spec.plan else 0
+        progress = [removal.progress for removal in live.removals()] if live else []
+        removed = sum(item.removed for item in progress) if progress else planned
+        await self.end(subject, total=max(planned, sum(item.total for item in progress)), removed=removed, left=0)
+
+    def _of(self, subject: RecordedRemoval) -> _Live:
+        live = self._live.get(subject.key)
+        if live is None:
+            began, started = subject.deleted_at, self._started
+            live = self._live[subject.key] = _Live(
+                subject,
+                since=self._clock.monotonic(),
+                resumed=bool(began and started and began < started),
+            )
+        live.subject = subject
+        return live
+
+    def _changed(self, live: _Live) -> None:
+        # Called for every object that is removed. What blocks it is evaluated when the record may be due.
+        at_once = live.resumed or DEADLINE_ANNOTATION in live.subject.target.annotations
+        self._queue.add_after(live.subject.key, 0.0 if at_once and not live.written_at else _BLOCKED_AFTER)
+
+    # Events
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        it = change.new
+        # A removal that runs here writes its record itself.
+        if it and it.spec.cause in _CAUSES and not self._is_live(it):
+            self._queue.add(f"{_RECORD}{it.metadata.name}")
+
+    def _enqueue_all(self) -> None:
+        recorded = {f"{_RECORD}{item.metadata.name}" for item in self._teardowns.cache if item.spec.cause in _CAUSES}
+        for key in recorded | self._live.keys():
+            self._queue.add(key)
+
+    def _shard(self, key: str) -> str | None:
+        if live := self._live.get(key):
+            return live.subject.shard
+        record = self._record(key)
+        return shard_of(record.spec.member) if record and record.spec.member else None
+
+    def _describe(self, key: str) -> dict[str, str]:
+        return {"teardown": key.partition("/")[2]}
+
+    # Reconcile
+
+    async def _reconcile(self, key: str) -> float | None:
+        shard = self._shard(key)
+        if shard is None or not self._owner.owns(shard):
+            return None
+        if live := self._live.get(key):
+            return await self._advance(live)
+        record = self._record(key)
+        if record is None or not self._teardowns.synced or self._is_live(record):
+            return None
+        if record.finished:
+            left = left_of(record, keep=self._keep, now=self._clock.now())
+            if left == 0:
+                await self._forget(record)
+            return left or None
+        return await self._end_without_owner(record)
+
+    async def _advance(self, live: _Live) -> float | None:
+        """Write the record if it is due, or has changed; returns the seconds until the next look."""
+        if self._find(live.subject) is None and (wait := self._seconds_to_record(live, blocked=live.blocked)) > 0:
+            return wait
+        # Not under the lock: it reads from the member, and `end` must not wait for that.
+        await self._look_at_blockers(live)
+        async with live.writing:
+            if self._live.get(live.subject.key) is not live:
+                return None  # it has ended
+            teardown = self._find(live.subject) or await self._create(live)
+            return None if teardown.finished else await self._update(live, teardown)
+
+    async def _update(self, live: _Live, teardown: Teardown) -> float:
+        overdue = not live.paused and release.overdue(teardown, now=self._clock.now())
+        if overdue and release.expired(teardown.spec):
+            live.subject.wake()
+        view = TeardownProgress(
+            steps=(self._step(live, teardown),),
+            wave=1,
+            phase=Phase.REMOVING,
+            said=drafts.misunderstood(live.subject.target),
+            overdue=overdue,
+            paused=live.paused,
+            known=live.known,
+        )
+        status = teardown_status.status(teardown, view, now=self._clock.now())
+        now = self._clock.monotonic()
+        counts_only = teardown_status.same_but_for_counts(status, teardown.status)
+        if status != teardown.status and not (counts_only and now - live.written_at < _COUNTS_EVERY):
+            live.written_at = now
+            async with self._client.aside:
+                await self._write(teardown, status)
+        left = None if live.paused else release.remaining(teardown, now=self._clock.now())
+        # A change of what it waits for is reported; progress is not.
+        progressing = live.removals() and not live.waits
+        return min(_COUNTS_EVERY if progressing else _LOOK_AGAIN, left or _LOOK_AGAIN)
+
+    def _seconds_to_record(self, live: _Live, *, blocked: bool) -> float:
+        """Seconds until a removal gets a record; 0 or less if it is due. `blocked`: whether something blocks it."""
+        subject, now = live.subject, self._clock.monotonic()
+        # A prune keeps no ledger: objects that stay are still ours, and are tried again.
+        left = subject.cause is Cause.WITHDRAWN and any(removal.progress.left for removal in live.removals())
+        if live.resumed or left or blocked or DEADLINE_ANNOTATION in subject.target.annotations:
+            return 0.0
+        return live.since + RECORD_AFTER - now
+
+    def _step(self, live: _Live, teardown: Teardown) -> StepView:
+        planned = teardown.spec.plan.objects if teardown.spec.plan else 0
+        progress = [removal.progress for removal in live.removals()]
+        return StepView(
+            name=live.subject.step,
+            state=live.state,
+            total=max(planned, sum(item.total for item in progress)),
+            removed=sum(item.removed for item in progress),
+            left=sum(item.left for item in progress),
+            waits=live.waits,
+        )
+
+    async def _look_at_blockers(self, live: _Live) -> None:
+        """Find why each object that is waited for is still there, and who must act."""
+        record = self._find(live.subject)
+        step, now, before = live.subject.step, self._clock.now(), record.status.blockers if record else ()
+        since = {(blocker.object, blocker.reason): blocker.since for blocker in before}
+        known = {
+            (step, item.object, item.message): msgspec.structs.replace(
+                item, step=step, since=since.get((item.object, item.reason)) or now.replace(microsecond=0)
+            )
+            for item in live.held
+        }
+        for removal in live.removals():
+            waits = {(step, ref, what.told): ref for ref, what in removal.progress.waits.items()}
+            if waits.keys() <= live.known.keys():
+                known |= {key: live.known[key] for key in waits}
+                continue
+            found = {item.object: item for item in await removal.blockers(step=step, before=before, now=now)}
+            known |= {key: found[ref] for key, ref in waits.items() if ref in found}
+        live.known = known
+
+    # Writes
+
+    def _find(self, subject: RecordedRemoval) -> Teardown | None:
+        """The record of a removal in the cache. A prune continues the record of an earlier one that has not ended."""
+        for item in self._teardowns.cache.by("uid", subject.owner.uid):
+            fits = item.spec.cause == subject.cause and not (subject.generation and item.finished)
+            if fits and self._keys.genuine(item):
+                return item
+        return None
+
+    def _record(self, key: str) -> Teardown | None:
+        """The record with this queue key in the cache."""
+        found = self._teardowns.cache.get(Key("", key.removeprefix(_RECORD)))
+        mine = found and found.spec.cause in _CAUSES and self._keys.genuine(found)
+        return found if mine else None
+
+    def _is_live(self, record: Teardown) -> bool:
+        live = self._live.get(f"{record.spec.cause}/{record.spec.target.uid}")
+        found = self._find(live.subject) if live else None
+        return found is not None and found.metadata.name == record.metadata.name
+
+    async def _create(self, live: _Live) -> Teardown:
+        subject = live.subject
+        if subject.generation:
+            objects = sum(removal.progress.total for removal in live.removals())
+            await self._make_room(subject)
+        else:
+            objects = sum(not item.done for item in items(await self._inventories.of(subject.owner.uid)))
+        step = Step(name=subject.step, object=subject.owner, effort=subject.effort.value, wave=1, objects=objects)
+        plan = Plan(steps=(step,), waves=1, objects=objects)
+        await self._keys.load()
+        teardown = await self._records.created(
+            subject.target,
+            plan,
+            name=subject.name,
+            cause=subject.cause,
+            member=subject.member,
+            title=f"{subject.step} on {subject.member}",
+        )
+        self._teardowns.take(teardown)
+        log.info("removal recorded", teardown=teardown.metadata.name, target=str(subject.owner))
+        return teardown
+
+    async def _make_room(self, subject: RecordedRemoval) -> None:
+        """Delete the finished record of an earlier prune of the same generation: a profile is also pruned if only its
+        sources change."""
+        before = self._teardowns.cache.get(Key("", subject.name))
+        if before and before.finished and before.spec.cause == Cause.PRUNED and self._keys.genuine(before):
+            await self._delete(before)
+
+    async def _delete(self, record: Teardown) -> None:
+        with suppress(NotFoundError):  # already deleted
+            await self._client.delete(TEARDOWNS, record.metadata.name, uid=record.metadata.uid)
+
+    async def _finish(self, teardown: Teardown, step: StepView, phase: Phase, let_go: LetGo | None = None) -> None:
+        now = self._clock.now()
+        view = TeardownProgress(
+            steps=(step,),
+            wave=1,
+            phase=phase,
+            release=Release(reason=let_go.reason, message=let_go.message, by=let_go.by, at=now.replace(microsecond=0))
+            if let_go
+            else None,
+        )
+        await self._write(teardown, teardown_status.status(teardown, view, now=now))
+
+    async def _write(self, teardown: Teardown, status: TeardownStatus) -> None:
+        while True:
+            body = {
+                "apiVersion": TEARDOWNS.api_version,
+                "kind": TEARDOWNS.kind,
+                "metadata": teardown_status.guarded(teardown),
+                "status": msgspec.to_builtins(status),
+            }
+            try:
+                written = await self._client.apply(TEARDOWNS, body, subresource="status")
+            except NotFoundError:
+                return  # it was deleted: the removal continues without it
+            except ConflictError:
+                # The shard is ours, so the last write was ours, too, or a label of a user.
+                now = await self._client.get(TEARDOWNS, teardown.metadata.name, type=Teardown)
+                if now.metadata.uid != teardown.metadata.uid or now.finished:
+                    return
+                teardown = now
+                continue
+            self._teardowns.take(msgspec.convert(written, Teardown))
+            return
+
+    async def _end_without_owner(self, record: Teardown) -> float | None:
+        """End the record of an owner that is gone: nothing reports its end any more."""
+        ref = record.spec.target
+        resource = _OWNERS.get((ref.group, ref.kind))
+        if resource is None:
+            return None
+        seen = await self._client.sighting(resource, ref.name, uid=ref.uid, namespace=ref.namespace)
+        if not seen.absent:
+            return _LOOK_AGAIN  # its controller reports it, or the Teardown of its cluster removes it
+        chunks = await self._inventories.of(ref.uid)
+        everything = items(chunks)
+        done = all(item.done for item in everything)
+        left = sum(item.entry.ledger is not None or not item.done for item in everything)
+        if record.spec.cause == Cause.PRUNED and done:
+            left = 0  # the withdrawal of the owner has recorded what was left
+        planned = record.spec.plan.objects if record.spec.plan else 0
+        step = StepView(
+            name=record.spec.plan.steps[0].name if record.spec.plan and record.spec.plan.steps else ref.name,
+            state=StepState.REMOVED if done else StepState.GIVEN_UP,
+            total=max(planned, left),
+            removed=max(0, planned - left),
+            left=left,
+        )
+        await self._finish(record, step, Phase.COMPLETE if done else Phase.TARGET_GONE)
+        return 0.0
+
+    async def _forget(self, record: Teardown) -> None:
+        """Delete a record with its ledger. Inventories that name objects that were never accounted for stay. A prune
+        has no Inventories of its own: those of its owner are in use."""
+        if record.spec.cause == Cause.WITHDRAWN:
+            chunks = await self._inventories.of(record.spec.target.uid)
+            await self._inventories.discard_all(chunk for chunk in chunks if all(item.done for item in items([chunk])))
+        await self._delete(record)
