@@ -1,13 +1,16 @@
 """The admission webhook of Clusters: records which user force-releases or deletes a cluster, or changes removeStrategy.
 
 The rule about force-release is pure. A mutating webhook cannot change a DELETE, so the user is recorded by a write of
-our own. The webhook never denies a request, and never delays one by more than a moment.
+our own. The response to a DELETE has a warning: what is removed from the cluster, and how to follow it. The webhook
+never denies a request, and never delays one by more than a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +32,7 @@ from unwind.errors import UnwindError
 from unwind.server.routes import Response, Route, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from unwind.api.admission import Asked
     from unwind.api.resources import Resource
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from unwind.server.routes import Request
 
 log = logs.get(__name__)
+
+DeletionWarning = Callable[[bytes], str]
+"""The warning for the deletion of a cluster, given as JSON; empty if there is none. Must not block."""
 
 # Seconds, out of the API server's timeout of three. The user who deletes the cluster waits for this.
 _WITHIN = 1.5
@@ -64,12 +70,25 @@ _CLUSTER = msgspec.json.Decoder(_Cluster | None)
 _OPTIONS = msgspec.json.Decoder(_Options | None)
 
 
-def route(client: Client, clusters: Callable[[], Resource] = lambda: CLUSTERS) -> Route:
-    """The route of the webhook. `clusters`: the served version of Clusters."""
-    return Route(path=CLUSTERS_PATH, handler=partial(answer, client, clusters), name="clusters", timeout=3.0)
+def route(
+    client: Client,
+    clusters: Callable[[], Resource] = lambda: CLUSTERS,
+    *,
+    warnings: Mapping[str, DeletionWarning] = MappingProxyType({}),
+) -> Route:
+    """The route of the webhook. `clusters`: the served version of Clusters. `warnings`: by the API group of the
+    cluster."""
+    handler = partial(answer, client, clusters, warnings)
+    return Route(path=CLUSTERS_PATH, handler=handler, name="clusters", timeout=3.0)
 
 
-async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, request: Request) -> Response:
+async def answer(
+    client: Client,
+    clusters: Callable[[], Resource],
+    warnings: Mapping[str, DeletionWarning],
+    body: bytes,
+    request: Request,
+) -> Response:
     """The response to a review, which always allows the request."""
     try:
         asked = admission.asked(body)
@@ -86,10 +105,24 @@ async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, 
             strategies = (old.spec.remove_strategy, new.spec.remove_strategy)
             patch += restrategised(before, after, *strategies, by=by)
         return Response(admission.patched(asked, patch))
-    if asked.operation == "DELETE" and old and not asked.dry_run and not options.preconditions.resource_version:
+    if asked.operation != "DELETE" or old is None:
+        return Response(admission.allowed(asked))
+    if not asked.dry_run and not options.preconditions.resource_version:
         resource = karmada.CLUSTERS if asked.kind.group == karmada.CLUSTERS.group else clusters()
         await _note(client, resource, asked, old.metadata, within=min(_WITHIN, request.remaining / 2))
-    return Response(admission.allowed(asked))
+    return Response(admission.allowed(asked, warning=_warning(warnings, asked, old.metadata)))
+
+
+def _warning(warnings: Mapping[str, DeletionWarning], asked: Asked, meta: ObjectMeta) -> str:
+    """The warning for the user who deletes a cluster; empty if there is none, or it fails."""
+    about = warnings.get(asked.kind.group)
+    if about is None or meta.terminating:
+        return ""
+    try:
+        return about(bytes(asked.old_object))
+    except Exception as error:  # noqa: BLE001 - no deletion fails because of a warning
+        log.warning("deletion warning failed", cluster=f"{meta.namespace}/{meta.name}", why=str(error))
+        return ""
 
 
 def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list[dict[str, Any]]:

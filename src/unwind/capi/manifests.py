@@ -97,7 +97,6 @@ _RELEASES = " || ".join(
 _DELETES = " && ".join(
     (
         "!has(oldObject.metadata.deletionTimestamp)",
-        "request.dryRun != true",
         "!request.options.?preconditions.?resourceVersion.hasValue()",
         f"{annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username",
     )

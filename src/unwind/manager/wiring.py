@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
+from unwind.addons import deletion_warning as addon_warning
 from unwind.addons import hook_rules, profile_admission
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
@@ -23,6 +24,8 @@ from unwind.addons.manifests import profile_rules
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
+from unwind.api.capi import CLUSTERS
+from unwind.api.karmada import CLUSTERS as MEMBER_CLUSTERS
 from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.api.rights import Setting
 from unwind.capi import cluster_admission, hook_protocol, hook_registry
@@ -41,6 +44,7 @@ from unwind.external.deletion_metrics import Measures
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
 from unwind.inventory.inventories import Inventories
+from unwind.karmada import deletion_warning as unjoin_warning
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.unjoin_controller import UnjoinController
@@ -114,6 +118,8 @@ class Shared:
             segments=context.segments,
         )
         """The registration with Cluster API, and whether the gate is armed."""
+        self.karmada_caches = KarmadaCaches(client, metrics=context.metrics)
+        """Karmada's Clusters and Works."""
 
 
 def components(context: ManagerContext) -> list[Components]:
@@ -207,8 +213,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
 def karmada(context: ManagerContext, shared: Shared) -> Components:
     """Karmada's member Clusters and Works."""
     client, secrets = context.client, shared.caches.sources[SECRETS.kind]
-    owner, metrics = context.shards, context.metrics
-    caches = KarmadaCaches(client, metrics=metrics)
+    owner, metrics, caches = context.shards, context.metrics, shared.karmada_caches
     return Components(
         controllers=(
             caches,
@@ -275,7 +280,17 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
             OkToDeleteController(client, caches, owner=owner, recorder=recorder, metrics=metrics),
         ),
         serving=(caches, registry, charts),
-        routes=(*handlers.routes(), cluster_admission.route(client, lambda: caches.clusters.resource)),
+        routes=(
+            *handlers.routes(),
+            cluster_admission.route(
+                client,
+                lambda: caches.clusters.resource,
+                warnings={
+                    CLUSTERS.group: partial(addon_warning.warning, caches, shared.registration),
+                    MEMBER_CLUSTERS.group: partial(unjoin_warning.warning, shared.karmada_caches),
+                },
+            ),
+        ),
         ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),),
     )
 

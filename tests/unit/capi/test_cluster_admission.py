@@ -13,11 +13,13 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
 from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
 from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
-from unwind.capi.cluster_admission import answer, released, restrategised
+from unwind.capi.cluster_admission import DeletionWarning, answer, released, restrategised
 from unwind.kube.errors import UnreachableError
 from unwind.server.routes import Request, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unwind.kube.client import Client
 
 POINTER = "/metadata/annotations/unwind.dev~1force-release-by"
@@ -94,10 +96,12 @@ class Clusters:
         self.patches.append({"name": name, "namespace": namespace, **patch})
 
 
-async def asked(clusters: Clusters, **request: Any) -> dict[str, Any]:
+async def asked(
+    clusters: Clusters, warnings: Mapping[str, DeletionWarning] | None = None, **request: Any
+) -> dict[str, Any]:
     whole = {"uid": "q-1", "userInfo": {"username": "alice"}, **request}
     body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole})
-    answered: Response = await answer(cast("Client", clusters), lambda: CLUSTERS, body, about())
+    answered: Response = await answer(cast("Client", clusters), lambda: CLUSTERS, warnings or {}, body, about())
     assert answered.status == 200
     response: dict[str, Any] = msgspec.json.decode(answered.body)["response"]
     assert response["uid"] == "q-1"
@@ -149,8 +153,43 @@ async def test_a_deletion_goes_on_where_it_cannot_be_noted() -> None:
     await asked(Clusters(away=True), operation="DELETE", oldObject=cluster())
 
 
+def of_capi(said: str) -> dict[str, DeletionWarning]:
+    return {CLUSTERS.group: lambda body: f"{said} {msgspec.json.decode(body)['metadata']['name']}"}
+
+
+@pytest.mark.parametrize("more", [{}, {"dryRun": True}, {"options": {"preconditions": {"resourceVersion": "7"}}}])
+async def test_a_deletion_is_answered_with_a_warning(more: dict[str, Any]) -> None:
+    kind = {"group": CLUSTERS.group, "kind": "Cluster"}
+    response = await asked(Clusters(), of_capi("watch"), operation="DELETE", kind=kind, oldObject=cluster(), **more)
+    assert response["warnings"] == ["watch c"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"operation": "UPDATE", "object": cluster(annotations={SAID: "now"})},
+        {"oldObject": cluster(deletionTimestamp="2026-01-01T00:00:00Z")},
+        {"oldObject": None},
+        {"kind": {"group": "cluster.karmada.io", "kind": "Cluster"}},
+    ],
+)
+async def test_only_the_first_deletion_of_a_kind_with_a_warning_has_one(request_: dict[str, Any]) -> None:
+    kind = {"group": CLUSTERS.group, "kind": "Cluster"}
+    whole = {"operation": "DELETE", "kind": kind, "oldObject": cluster(), **request_}
+    assert "warnings" not in await asked(Clusters(), of_capi("watch"), **whole)
+
+
+async def test_a_deletion_goes_on_where_its_warning_fails() -> None:
+    def broken(body: bytes) -> str:
+        raise RuntimeError("no")
+
+    kind = {"group": CLUSTERS.group, "kind": "Cluster"}
+    response = await asked(Clusters(), {CLUSTERS.group: broken}, operation="DELETE", kind=kind, oldObject=cluster())
+    assert "warnings" not in response
+
+
 async def test_what_is_no_review_is_refused_with_a_sentence() -> None:
     for body in (b"", b"[]", b'{"apiVersion": "v1"}', b'{"apiVersion":"admission.k8s.io/v1","request":{"uid":"q"}'):
-        answered = await answer(cast("Client", Clusters()), lambda: CLUSTERS, body, about())
+        answered = await answer(cast("Client", Clusters()), lambda: CLUSTERS, {}, body, about())
         assert answered.status == 400
         assert b"AdmissionReview" in answered.body
