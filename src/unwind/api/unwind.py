@@ -99,6 +99,14 @@ class Plan(Model, frozen=True, kw_only=True):
     """The steps and their order. Immutable: later edits of profiles do not change it."""
 
     steps: Annotated[tuple[Step, ...], doc("All steps.", **ATOMIC)] = ()
+    effort: Annotated[
+        str,
+        doc(
+            "The effort for the target as a whole, if no step shows it: Enforce if the removeStrategy of a member is"
+            " Required and no Work has to be removed.",
+            choice=Effort,
+        ),
+    ] = ""
     waves: Annotated[int, doc("Number of waves.", minimum=0)] = 0
     objects: Annotated[int, doc("Number of objects to remove.", minimum=0)] = 0
     warnings: Annotated[tuple[str, ...], doc("Warnings about the plan.", **ATOMIC)] = ()

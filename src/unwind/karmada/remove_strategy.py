@@ -43,23 +43,27 @@ def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) 
             " and it is not unjoined"
         )
         said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+    steps = tuple(
+        SourceStep(
+            draft=Draft(
+                name=step_name(work),
+                object=ref_of(WORKS, work.metadata),
+                kind=WORKS.kind,
+                namespace=work.metadata.namespace,
+                declared=work.metadata.name,
+                depends_on=needs(work),
+                effort=_effort(strategy, work),
+            ),
+            required=required,
+        )
+        for work in works
+    )
+    # Strictness follows the strategy. If a step is enforced, the plan shows it, also to an earlier release.
+    shown = any(step.draft.effort is Effort.ENFORCE for step in steps)
     return SourceSteps(
-        steps=tuple(
-            SourceStep(
-                draft=Draft(
-                    name=step_name(work),
-                    object=ref_of(WORKS, work.metadata),
-                    kind=WORKS.kind,
-                    namespace=work.metadata.namespace,
-                    declared=work.metadata.name,
-                    depends_on=needs(work),
-                    effort=_effort(strategy, work),
-                ),
-                required=required,
-            )
-            for work in works
-        ),
+        steps=steps,
         said=said,
+        effort=Effort.ENFORCE if strategy is RemoveStrategy.REQUIRED and not shown else None,
         # If everything stays, the spec of a lost Work does not matter. If everything goes, it might have asked to
         # preserve.
         left_kinds=frozenset({WORKS.kind}) if strategy is RemoveStrategy.NEEDLESS else frozenset(),
@@ -84,7 +88,7 @@ def recorded_effort(cluster: Cluster, work: Work) -> Effort:
 
 def enforced(plan: Plan | None) -> bool:
     """Whether a plan blocks the member until its objects are gone: removeStrategy was Required when it was made."""
-    return plan is None or any(step.effort != Effort.LEAVE for step in plan.steps)
+    return plan is None or plan.effort != "" or any(step.effort != Effort.LEAVE for step in plan.steps)
 
 
 def lowered(cluster: Cluster, plan: Plan | None) -> bool:

@@ -10,7 +10,7 @@ from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer
-from unwind.api.unwind import StepState
+from unwind.api.unwind import Effort, StepState
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.karmada.caches import executes_for
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import Lost
     from unwind.teardown.step_sources import SourceSteps
 
 _LINGER = 30.0
@@ -74,6 +75,14 @@ class WorkSteps(StepSource):
             volumes=volume_policy(ours.metadata.annotations if ours else None),
             decided_by=decided_by(ours, target),
         )
+
+    def preserves(self, late: Lost) -> bool:
+        """Whether objects stay that a Work created after the plan was made: the Work says so, or, if it is gone, its
+        Inventory does."""
+        work = self._members.works.cache.get(Key(late.owner.namespace, late.owner.name))
+        if work and work.metadata.uid == late.owner.uid:
+            return bool(work.spec.preserve_resources_on_deletion)
+        return late.effort == Effort.LEAVE
 
     def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:

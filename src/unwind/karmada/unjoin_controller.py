@@ -186,7 +186,7 @@ class UnjoinController(Controller[Key]):
             return await self._records.retain(key)  # other finalizers remain
         await self._write_status(cluster, before)
         teardown = await self._records.written(target, partial(self._drafted, target))
-        let_go = None if teardown.finished else await self._let_go(cluster, teardown)
+        let_go = await self._let_go(cluster, teardown)
         if not teardown.finished and release.overdue(teardown, now=self._clock.now()):
             let_go = let_go or release.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:

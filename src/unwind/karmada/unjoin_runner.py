@@ -17,7 +17,7 @@ from unwind.api.karmada import CLUSTERS, WORKS, Work
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import NAMESPACES
-from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
+from unwind.api.unwind import TEARDOWNS, Effort, Phase, Release, Step, Teardown
 from unwind.concurrency import gather_limited, unless
 from unwind.deleters.attempt import attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
@@ -90,10 +90,23 @@ class UnjoinCleanup:
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
         # Released objects, and those that stay by their strategy, block nothing (docs/architecture.md, Fresh reads open
         # gates).
-        self._strict = teardown.phase is Phase.COMPLETE and remove_strategy.enforced(plan)
+        self._enforced = teardown.phase is Phase.COMPLETE and remove_strategy.enforced(plan)
+        self._let_go: LetGo | None = None
+        self._released = asyncio.Event()
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
         self._chance = JITTER
+
+    @property
+    def _strict(self) -> bool:
+        """Whether the member waits for the cleanup."""
+        return self._enforced and self._let_go is None
+
+    def release(self, let_go: LetGo) -> None:
+        """Do not wait for the cleanup any more; late objects are recorded in the ledger."""
+        if self._strict:
+            self._let_go = let_go
+            self._released.set()
 
     async def run(self) -> None:
         """Return when our finalizer is removed from the Cluster."""
@@ -122,26 +135,38 @@ class UnjoinCleanup:
 
     async def _take_away(self) -> None:
         here = self._target.ref
-        await self._do(self._persist(here, self._release_marks))
-        await self._do(self._persist(here, self._account_for_late_objects))
-        await self._do(self._persist(here, self._delete_works))
-        await self._do(self._delete_namespace())
+        await self._do(lambda: self._persist(here, self._release_marks))
+        await self._do(lambda: self._persist(here, self._account_for_late_objects))
+        await self._do(lambda: self._persist(here, self._delete_works))
+        await self._do(self._delete_namespace)
+        if self._let_go:
+            await self._persist(here, self._write_release)
 
-    async def _do(self, work: Coroutine[object, object, None]) -> None:
-        """Run the work without a timeout; with one if nothing may block the member."""
-        if self._strict:
-            await work
+    async def _do(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run the work without a timeout; with one if nothing may block the member, or once it is released."""
+        if self._strict and await unless(self._released, work()):
             return
         over = asyncio.Event()
         timer = self._means.clock.call_later(REACH, over.set)
         try:
-            if not await unless(over, work):
+            if not await unless(over, work()):
                 why = "; ".join(what.told for what in self._waits.values()) or "timed out"
                 log.warning("unjoin cleanup incomplete, member released", cluster=str(self._target), why=why)
         finally:
             timer.cancel()
             self._waits.clear()
             self._news.set()
+
+    async def _write_release(self) -> None:
+        """Record the release in the Teardown, which was complete before."""
+        assert self._let_go  # noqa: S101 - for the type checker
+        reason, message, by = self._let_go
+        at = self._means.clock.now().replace(microsecond=0)
+        released = Release(reason=reason, message=message, by=by, at=at)
+        meta = self._teardown.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": {"release": msgspec.to_builtins(released)}}
+        with suppress(NotFoundError):
+            await self._client.patch(TEARDOWNS, meta.name, body, subresource="status")
 
     # On the member
 
@@ -175,7 +200,7 @@ class UnjoinCleanup:
         )
 
     async def _carry(self, one: Lost) -> None:
-        effort = Effort.ENFORCE if self._strict else Effort.LEAVE
+        effort = Effort.ENFORCE if self._strict and not self._source.preserves(one) else Effort.LEAVE
         step = Step(name=one.step, object=one.owner, effort=effort.value, wave=1, objects=one.objects)
 
         told: set[ObjectRef] = set()
@@ -200,12 +225,12 @@ class UnjoinCleanup:
             ),
             changed=follow,
         )
-        if self._teardown.phase is Phase.COMPLETE:
+        if self._teardown.phase is Phase.COMPLETE and self._let_go is None:
             await carrying.run()
             await carrying.seal()
         else:
             left = self._teardown.status.release
-            why = (
+            why = self._let_go or (
                 (left.reason, left.message, left.by) if left else (Reason.TARGET_GONE, "its Cluster is gone", "unwind")
             )
             await carrying.abandon(*why)
@@ -375,6 +400,7 @@ class UnjoinRunner:
         self._written = written
         self._changed = changed
         self._closing: UnjoinCleanup | None = None
+        self._let_go: LetGo | None = None
         self._execution = (
             None
             if teardown.finished
@@ -403,6 +429,9 @@ class UnjoinRunner:
         """Force-release the member now; each remaining object is recorded in the ledger."""
         if self._execution:
             self._execution.release(*let_go)
+        self._let_go = let_go
+        if self._closing:
+            self._closing.release(let_go)
 
     def target_gone(self) -> None:
         """The Cluster is gone: what could not be verified is recorded in the ledger."""
@@ -428,4 +457,6 @@ class UnjoinRunner:
             source=self._source,
             changed=self._changed,
         )
+        if self._let_go:
+            self._closing.release(self._let_go)
         await self._closing.run()

@@ -117,7 +117,8 @@ def is_unenforced(uid: str, teardown: Teardown | None) -> bool:
     """
     if teardown is None or not uid or teardown.spec.target.uid != uid or teardown.spec.plan is None:
         return False
-    return all(Effort.read(step.effort) in (Effort.LEAVE, Effort.TRY) for step in teardown.spec.plan.steps)
+    plan = teardown.spec.plan
+    return not plan.effort and all(Effort.read(step.effort) in (Effort.LEAVE, Effort.TRY) for step in plan.steps)
 
 
 def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] = ()) -> Verdict:

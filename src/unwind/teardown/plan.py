@@ -175,6 +175,8 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """Deleted owners that left objects on the target, whose deletion policy is unknown."""
     said: tuple[TeardownNotice, ...] = ()
     warnings: tuple[str, ...] = ()
+    effort: str = ""
+    """The effort for the target as a whole."""
 
     def drafted(self, *, decided: bool = False) -> Drafted:
         """The plan, or why there is none.
@@ -186,8 +188,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
         if unknown and not decided:
             return Drafted(plan=None, said=self.said)  # a plan is written once: not before every value in it is known
         made = plan([*self.drafts, *(item.draft for item in self.lost)])
-        if self.warnings:
-            made = msgspec.structs.replace(made, warnings=(*made.warnings, *self.warnings))
+        made = msgspec.structs.replace(made, effort=self.effort, warnings=(*made.warnings, *self.warnings))
         return Drafted(plan=made, said=self.said)
 
 
@@ -252,6 +253,7 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
             ),
         ),
         warnings=tuple(warning for steps in found for warning in steps.warnings),
+        effort=next((steps.effort.value for steps in found if steps.effort), ""),
     )
 
 

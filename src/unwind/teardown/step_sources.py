@@ -15,6 +15,7 @@ import msgspec
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
 from unwind.api.names import Reason
+from unwind.api.unwind import Effort
 from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.planning.waves import Draft
@@ -64,6 +65,8 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions of the Teardown. UnknownValue means that there is no plan."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
+    effort: Effort | None = None
+    """The effort for the target as a whole, if that does not follow from its steps."""
     left_kinds: frozenset[str] = frozenset()
     """Kinds of owners whose objects stay in any case: one that is gone does not hold the target."""
     held_kinds: frozenset[str] = frozenset()

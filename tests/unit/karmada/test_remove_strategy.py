@@ -121,7 +121,8 @@ def test_what_a_vanished_work_left_holds_only_where_all_has_to_go() -> None:
 
 
 def test_a_member_without_works_has_a_plan_of_nothing() -> None:
-    assert plan_of(cluster("Required")) == Plan()
+    assert plan_of(cluster("Required")) == Plan(effort="Enforce")
+    assert plan_of(cluster("Needless")) == Plan()
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,13 @@ def test_a_work_that_keeps_its_objects_itself_was_not_overruled() -> None:
 def test_a_plan_that_is_not_made_may_hold_anything() -> None:
     assert enforced(None)
     assert not enforced(plan_of(cluster("Needless"), work("a")))
+
+
+@pytest.mark.parametrize("works", [[], [work("a", preserved=True)]], ids=["no Works", "only preserved ones"])
+def test_required_is_strict_without_an_enforced_step(works: list[Work]) -> None:
+    assert enforced(plan_of(cluster("Required"), *works))
+    assert not enforced(plan_of(cluster("Needless"), *works))
+    assert not enforced(Plan()), "a plan of an earlier release has only its steps"
 
 
 def test_the_inventory_of_a_work_records_the_strategy_unless_the_work_preserves() -> None:
