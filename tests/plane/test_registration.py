@@ -43,7 +43,7 @@ from unwind.api.resources import (
     SECRETS,
     VALIDATING_ADMISSION_POLICIES,
 )
-from unwind.api.sveltos import CLUSTER_PROFILES
+from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS
 from unwind.capi.gate_policies import guard_name
 from unwind.capi.manifests import cluster_rules
@@ -301,10 +301,21 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
         ready = {"status": {"initialization": {"controlPlaneInitialized": True}}}
         await client.patch(CLUSTERS, "prod-7", ready, namespace="default", subresource="status")
         await manager.until_metric("unwind_gate_unarmed_clusters 1.0")
+
+        def warns(it: Object | None) -> bool:
+            return profiles.condition(it or {}, "GateNotArmed").get("reason") == "NamespaceNotSelected"
+
+        await until(client, CLUSTER_SUMMARIES, "strict-capi-prod-7", warns, "warning", namespace="default")
+        await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": "yes"}}})
+        await until(client, CLUSTER_SUMMARIES, "strict-capi-prod-7", _is_armed, "armed", namespace="default")
         assert await manager.stop() == 0
 
     asked = list(fresh_member.audit.entries(user=MANAGER))
     assert [entry for entry in asked if entry.code == 403] == []
+
+
+def _is_armed(it: Object | None) -> bool:
+    return it is not None and not profiles.condition(it, "GateNotArmed")
 
 
 async def _carry_out(client: Client, teardown: str) -> None:

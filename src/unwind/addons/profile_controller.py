@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from unwind.addons import cluster_summaries, matching, validation
+from unwind.addons import cluster_summaries, matching, summary_status, validation
 from unwind.addons.matching import ProfileKey, Verdict, verdict
 from unwind.addons.validation import Gated, holds
 from unwind.api import names
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.api.meta import Condition
+    from unwind.api.sveltos import ClusterSummaryStatus
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -159,6 +160,7 @@ class ProfileController(Controller[ProfileKey]):
         for key, profile in list(self._caches.all_profiles()):
             if holds(profile):
                 self._queue.add(key)
+                self._enqueue(key, profile)  # the condition is on its summaries, too
 
     def _enqueue(self, key: ProfileKey, profile: SeenProfile | None) -> None:
         for cluster in self._clusters_of(key, profile):
@@ -265,6 +267,19 @@ class ProfileController(Controller[ProfileKey]):
         remembered = cluster_summaries.remembered(profile.spec, target)
         if any(meta.annotations.get(annotation) != value for annotation, value in remembered.items()):
             await self._patch(summary, {"metadata": {"uid": meta.uid, "annotations": remembered}})
+        await self._warn(pair, profile, target)
+
+    async def _warn(self, pair: Pair, profile: SeenProfile, target: AddonTarget) -> None:
+        """Report on the summary whether the deletion of its cluster would not wait for the removal."""
+
+        def change(status: ClusterSummaryStatus) -> ClusterSummaryStatus:
+            said = self._gated.on_summary(status.conditions, profile, target, now=self._clock.now())
+            return msgspec.structs.replace(status, conditions=said)
+
+        summary = self._caches.summary(pair.profile, pair.cluster)
+        if summary and change(summary.status) != summary.status:
+            async with self._client.aside:
+                await summary_status.put(self._client, self._caches.summaries, summary, change)
 
     async def _patch(self, summary: ClusterSummary, patch: Object | list[Object]) -> None:
         meta = summary.metadata
@@ -405,6 +420,7 @@ class ProfileController(Controller[ProfileKey]):
             held,
             [*taken, *mistaken],
             unarmed=self._gated.why_not(profile, self._matching(key, profile)),
+            unavailable=validation.unavailable(self._matching(key, profile)) if holds(profile) else None,
             served=profile.spec.cluster_deletion_behavior is not None,
             reason=Reason.NAME_TAKEN if taken else Reason.UNKNOWN_VALUE,
             generation=profile.metadata.generation,
@@ -424,7 +440,7 @@ def _holds(summary: ClusterSummary) -> bool:
 
 def _matters(target: AddonTarget) -> object:
     """The fields of a cluster that decide which profiles match."""
-    return target.ref.uid, target.labels, target.terminating, target.ready
+    return target.ref.uid, target.labels, target.terminating, target.ready, target.has_class
 
 
 def _reference(target: AddonTarget) -> Reference:

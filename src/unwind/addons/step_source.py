@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
     from unwind.addons.caches import AddonCaches
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Step, StepState
+    from unwind.api.unwind import Step
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
     from unwind.removal.releases import Releases
+    from unwind.teardown.status import StepReport
 
 _EFFORTS = {
     ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
@@ -90,9 +91,9 @@ class SummarySteps(FollowedSource):
             said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
         )
 
-    def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
+    def step_reported(self, step: Step, report: StepReport, target: ClusterTarget) -> None:
         del target
-        self._projections.tell(step.object, state)
+        self._projections.tell(step.object, report)
 
     async def run(self) -> None:
         await self._projections.run()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.kube.informers import Informer
+    from unwind.teardown.status import StepReport
 
 
 # Maximum length of a message in the status.
@@ -130,7 +131,7 @@ def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") ->
 
 
 def waiting(
-    status: ClusterSummaryStatus, reason: Reason | None, message: str = "", *, now: datetime
+    status: ClusterSummaryStatus, reason: str | None, message: str = "", *, now: datetime
 ) -> ClusterSummaryStatus:
     """The status with the reason why the summary waits; None to clear it."""
     conditions = status.conditions
@@ -141,6 +142,62 @@ def waiting(
             conditions, type=ConditionType.BLOCKED, status=True, reason=reason, message=message, now=now
         )
     return msgspec.structs.replace(status, dependencies=message or None, conditions=conditions)
+
+
+# The condition for the state of a removal. A summary has at most one of them.
+_REMOVAL_CONDITIONS = {
+    StepState.REMOVING: ConditionType.REMOVING,
+    StepState.REMOVED: ConditionType.REMOVED,
+    StepState.LEFT: ConditionType.LEFT,
+    StepState.GIVEN_UP: ConditionType.GIVEN_UP,
+}
+_REMOVAL_STATUSES = {
+    StepState.REMOVING: FeatureStatus.REMOVING,
+    StepState.REMOVED: FeatureStatus.REMOVED,
+    StepState.GIVEN_UP: FeatureStatus.FAILED_NON_RETRIABLE,
+}
+
+
+def of_step(status: ClusterSummaryStatus, report: StepReport, *, now: datetime) -> ClusterSummaryStatus:
+    """The status of a summary whose cluster is deleted, as the Teardown of the cluster reports its step.
+
+    Objects that are left keep the status of their features, because they are still deployed.
+    """
+    over = report.state not in (StepState.WAITING, StepState.REMOVING)
+    reason = report.reason if not over and report.reason else None
+    message = report.message[:_LONGEST]
+    after = waiting(status, reason, message if reason else "", now=now)
+    why = report.reason if over and report.reason else report.state.value
+    after = _with_removal(after, report.state, reason=why, message=message, now=now)
+    features = after.feature_summaries
+    if word := _REMOVAL_STATUSES.get(report.state):
+        failure = message if report.state is not StepState.REMOVED else ""
+        features = tuple(
+            msgspec.structs.replace(item, status=word.value, failure_message=failure or None) for item in features
+        )
+    return msgspec.structs.replace(after, feature_summaries=features)
+
+
+_REMOVAL_MESSAGES = {
+    StepState.REMOVING: "its objects are being removed",
+    StepState.REMOVED: "its objects are removed (verified absent)",
+}
+
+
+def _with_removal(
+    status: ClusterSummaryStatus, state: StepState | None, *, reason: str = "", message: str = "", now: datetime
+) -> ClusterSummaryStatus:
+    """The status with the condition for this state of the removal, and without the others; None if there is none."""
+    conditions = status.conditions
+    for other, type_ in _REMOVAL_CONDITIONS.items():
+        if other is state:
+            told = _REMOVAL_MESSAGES.get(other, message)
+            conditions = with_condition(
+                conditions, type=type_, status=True, reason=reason or other.value, message=told, now=now
+            )
+        else:
+            conditions = without_condition(conditions, type_)
+    return msgspec.structs.replace(status, conditions=conditions)
 
 
 def previewed(status: ClusterSummaryStatus, report: str | None, *, now: datetime) -> ClusterSummaryStatus:
@@ -174,22 +231,37 @@ def status_patch(before: ClusterSummaryStatus, after: ClusterSummaryStatus) -> d
 
 # Writes to ClusterSummaries: status and our finalizer only.
 
-_Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
+Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
 
 def key_of(summary: ClusterSummary) -> Key:
     return Key(summary.metadata.namespace, summary.metadata.name)
 
 
-async def put(client: Client, summaries: Informer[ClusterSummary], summary: ClusterSummary, change: Object) -> None:
-    """Merge a change into the status of a summary and update the cache."""
-    meta = summary.metadata
-    body: Object = {"metadata": {"uid": meta.uid}, "status": change}
-    try:
-        written = await client.patch(CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status")
-    except (NotFoundError, ConflictError):
-        return  # deleted meanwhile
-    summaries.take(msgspec.convert(written, ClusterSummary))
+async def put(client: Client, summaries: Informer[ClusterSummary], summary: ClusterSummary, change: Change) -> None:
+    """Change the status of a summary and update the cache; no write if it is equal."""
+    while patch := status_patch(summary.status, change(summary.status)):
+        meta = summary.metadata
+        guard: Object = {"uid": meta.uid}
+        if "conditions" in patch:
+            # The patch replaces the whole list, and several controllers write conditions.
+            guard["resourceVersion"] = meta.resource_version
+        body: Object = {"metadata": guard, "status": patch}
+        where = {"namespace": meta.namespace}
+        try:
+            written = await client.patch(CLUSTER_SUMMARIES, meta.name, body, subresource="status", **where)
+        except NotFoundError:
+            return  # deleted meanwhile
+        except ConflictError:
+            try:
+                summary = await client.get(CLUSTER_SUMMARIES, meta.name, type=ClusterSummary, **where)
+            except NotFoundError:
+                return
+            if summary.metadata.uid != meta.uid:
+                return
+            continue
+        summaries.take(msgspec.convert(written, ClusterSummary))
+        return
 
 
 class SummaryWriter:
@@ -203,7 +275,7 @@ class SummaryWriter:
         self._client = client
         self._caches = caches
         self._clock = clock
-        self._mentioned: dict[Key, tuple[ClusterSummary, _Change]] = {}
+        self._mentioned: dict[Key, tuple[ClusterSummary, Change]] = {}
         """Queued status changes."""
         self._writing: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         """A lock exists as long as it is held or awaited."""
@@ -227,16 +299,18 @@ class SummaryWriter:
         """Write the progress of features."""
         await self.write(summary, partial(self._with, results))
 
-    async def write(self, summary: ClusterSummary, change: _Change) -> None:
+    async def write(self, summary: ClusterSummary, change: Change) -> None:
         """Apply a change to the status; no write if it is equal."""
         self._mentioned.pop(key_of(summary), None)
         await self._write(summary, change)
 
     def _with(self, results: list[FeatureResult], status: ClusterSummaryStatus) -> ClusterSummaryStatus:
         now = self._clock.now()
-        return waiting(with_results(status, results, now=now), None, now=now)
+        removing = any(result.status is FeatureStatus.REMOVING for result in results)
+        after = waiting(with_results(status, results, now=now), None, now=now)
+        return _with_removal(after, StepState.REMOVING if removing else None, now=now)
 
-    def _mention(self, summary: ClusterSummary, change: _Change, after: float) -> None:
+    def _mention(self, summary: ClusterSummary, change: Change, after: float) -> None:
         key, status = key_of(summary), self._latest(summary).status
         if key in self._mentioned or key in self._writing or status_patch(status, change(status)):
             self._mentioned[key] = (summary, change)
@@ -249,14 +323,12 @@ class SummaryWriter:
                 await self._write(*mentioned)
         return None
 
-    async def _write(self, summary: ClusterSummary, change: _Change) -> None:
+    async def _write(self, summary: ClusterSummary, change: Change) -> None:
         # Concurrent writes could leave an old state.
         key = key_of(summary)
         lock = self._writing.setdefault(key, asyncio.Lock())
         async with lock:
-            status = self._latest(summary).status
-            if patch := status_patch(status, change(status)):
-                await put(self._client, self._caches.summaries, summary, patch)
+            await put(self._client, self._caches.summaries, self._latest(summary), change)
 
     async def set_finalizer(self, summary: ClusterSummary, *, wanted: bool) -> None:
         """Add or remove our finalizer."""
@@ -270,24 +342,19 @@ class SummaryWriter:
         return there if there and there.metadata.uid == summary.metadata.uid else summary
 
 
-_OF_STEPS = {
-    StepState.REMOVING: FeatureStatus.REMOVING,
-    StepState.REMOVED: FeatureStatus.REMOVED,
-}
-
-
 class Projections:
-    """Copies the progress of teardown steps into their summaries. Nothing waits for these writes."""
+    """Copies what Teardowns report about steps into their summaries. Nothing waits for these writes."""
 
-    def __init__(self, client: Client, summaries: Informer[ClusterSummary]) -> None:
+    def __init__(self, client: Client, summaries: Informer[ClusterSummary], *, clock: Clock = SYSTEM) -> None:
         self._client = client
         self._summaries = summaries
-        self._states: dict[ObjectRef, StepState] = {}
+        self._clock = clock
+        self._reports: dict[ObjectRef, StepReport] = {}
         self._queue: Queue[ObjectRef] = Queue(self._write)
 
-    def tell(self, summary: ObjectRef, state: StepState) -> None:
+    def tell(self, summary: ObjectRef, report: StepReport) -> None:
         """Queue the write."""
-        self._states[summary] = state
+        self._reports[summary] = report
         self._queue.add_after(summary, IN_TIME)
 
     async def run(self) -> None:
@@ -295,18 +362,11 @@ class Projections:
 
     async def _write(self, ref: ObjectRef) -> float | None:
         async with self._client.aside:
-            state = self._states.get(ref)
-            word = _OF_STEPS.get(state) if state else None
+            report = self._reports.get(ref)
             summary = self._summaries.cache.get(Key(ref.namespace, ref.name))
-            if word and summary and summary.metadata.uid == ref.uid:
-                await self._put(summary, word)
-            if self._states.get(ref) is state:
-                self._states.pop(ref, None)
+            if report and summary and summary.metadata.uid == ref.uid:
+                change = partial(of_step, report=report, now=self._clock.now())
+                await put(self._client, self._summaries, summary, change)
+            if self._reports.get(ref) is report:
+                self._reports.pop(ref, None)
         return None
-
-    async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
-        before = summary.status.feature_summaries
-        after = tuple(msgspec.structs.replace(item, status=word.value) for item in before)
-        if after != before:
-            change = {"featureSummaries": msgspec.to_builtins(after)}
-            await put(self._client, self._summaries, summary, change)

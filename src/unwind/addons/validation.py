@@ -234,6 +234,7 @@ def conditions(
     mistaken: Iterable[str],
     *,
     unarmed: GateFault | Unknown | None = None,
+    unavailable: GateFault | None = None,
     served: bool,
     reason: Reason,
     generation: int,
@@ -243,6 +244,7 @@ def conditions(
 
     `mistaken`: errors that do not stop the deployment, with their `reason`. `served`: whether the API server serves
     clusterDeletionBehavior. `unarmed`: why its clusters are not blocked; while Unknown, that condition stays as it is.
+    `unavailable`: why the deletion of some of its clusters can never be blocked.
     """
     said = ". ".join([*([str(held)] if held else []), *mistaken])
     after = with_condition(
@@ -270,14 +272,11 @@ def conditions(
             else "the API server does not serve spec.clusterDeletionBehavior; the last known value applies",
         ),
     ]
+    faults = [(ConditionType.GATE_NOT_AVAILABLE, unavailable)]
     if not isinstance(unarmed, Unknown):
-        told.append(
-            (
-                ConditionType.GATE_NOT_ARMED,
-                unarmed.reason if unarmed else Reason.NOT_REGISTERED,
-                unarmed.message if unarmed else "",
-            )
-        )
+        faults.append((ConditionType.GATE_NOT_ARMED, unarmed))
+    for type_, fault in faults:
+        told.append((type_, fault.reason if fault else Reason.NOT_REGISTERED, fault.message if fault else ""))
     for type_, why, message in told:
         if not message:
             after = without_condition(after, type_)
@@ -310,11 +309,14 @@ def _types(model: type[msgspec.Struct]) -> Mapping[str, Any]:
     return {field.encode_name: types[field.name] for field in msgspec.structs.fields(model)}
 
 
-# GateNotArmed: clusters that must wait for removal but that Cluster API would delete without calling Unwind
+# GateNotArmed and GateNotAvailable: clusters that must wait for removal but that are deleted without calling Unwind
+
+_GATE_CONDITIONS = (ConditionType.GATE_NOT_ARMED, ConditionType.GATE_NOT_AVAILABLE)
 
 
 class Gated:
-    """Computes the GateNotArmed condition of profiles; without a gate there is none."""
+    """Computes the conditions GateNotArmed and GateNotAvailable of profiles and ClusterSummaries. Without a gate there
+    is no GateNotArmed."""
 
     def __init__(self, gate: GateStatus | None, recorder: Recorder | None, changed: Callable[[], None]) -> None:
         """`changed`: called when the result may have changed."""
@@ -331,13 +333,32 @@ class Gated:
             unarmed(clusters, self._gate.why_not) if self._gate.known else Unknown("whether Cluster API calls the hook")
         )
 
+    def on_summary(
+        self, before: tuple[Condition, ...], profile: SeenProfile, target: AddonTarget, *, now: datetime
+    ) -> tuple[Condition, ...]:
+        """The conditions of a profile's ClusterSummary for this cluster; the same tuple if nothing changes."""
+        held = [target] if holds(profile) else []
+        faults = [(ConditionType.GATE_NOT_AVAILABLE, unavailable(held))]
+        if not isinstance(fault := self.why_not(profile, held), Unknown):
+            faults.append((ConditionType.GATE_NOT_ARMED, fault))
+        after = before
+        for type_, fault in faults:
+            if fault is None:
+                after = without_condition(after, type_)
+            else:
+                after = with_condition(
+                    after, type=type_, status=True, reason=fault.reason, message=fault.message, now=now
+                )
+        return after
+
     def report(self, resource: Resource, profile: SeenProfile, now: tuple[Condition, ...]) -> None:
-        """Emit an Event when the condition becomes true."""
-        found = find(now, ConditionType.GATE_NOT_ARMED)
-        if self._recorder and found and find(profile.status.conditions, ConditionType.GATE_NOT_ARMED) is None:
-            meta = profile.metadata
-            it = Regarding(resource.api_version, resource.kind, meta.name, meta.uid, meta.namespace)
-            self._recorder.report(it, found.type, found.message, action="Hold", type="Warning")
+        """Emit an Event when one of the conditions becomes true."""
+        for type_ in _GATE_CONDITIONS:
+            found = find(now, type_)
+            if self._recorder and found and find(profile.status.conditions, type_) is None:
+                meta = profile.metadata
+                it = Regarding(resource.api_version, resource.kind, meta.name, meta.uid, meta.namespace)
+                self._recorder.report(it, found.type, found.message, action="Hold", type="Warning")
 
 
 def holds(profile: SeenProfile) -> bool:
@@ -358,6 +379,24 @@ def unarmed(clusters: Iterable[AddonTarget], why_not: Callable[[str], GateFault 
     # A stable order: the message is written only when it changes.
     told = sorted(faults.items(), key=lambda item: min(item[1]))
     message = "; ".join(f"Cluster API does not wait for the removal from {_some(names)}: {why}" for why, names in told)
+    return GateFault(told[0][0].reason, message)
+
+
+_NO_CLASS = GateFault(Reason.NO_CLUSTER_CLASS, "Cluster API calls no deletion hook for a Cluster without ClusterClass")
+_NO_HOOK = GateFault(Reason.NO_DELETION_HOOK, "deleting a SveltosCluster only ends its management and removes nothing")
+
+
+def unavailable(clusters: Iterable[AddonTarget]) -> GateFault | None:
+    """Why the deletion of some of these clusters can never wait for Unwind; None if it can for all (pure)."""
+    faults: dict[GateFault, list[str]] = {}
+    for cluster in clusters:
+        if cluster.type is not ClusterType.CAPI or not cluster.has_class:
+            fault = _NO_CLASS if cluster.type is ClusterType.CAPI else _NO_HOOK
+            faults.setdefault(fault, []).append(f"{cluster.ref.namespace}/{cluster.ref.name}")
+    if not faults:
+        return None
+    told = sorted(faults.items(), key=lambda item: item[0].reason)
+    message = "; ".join(f"the deletion of {_some(names)} does not wait for the removal: {why}" for why, names in told)
     return GateFault(told[0][0].reason, message)
 
 

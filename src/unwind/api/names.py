@@ -288,10 +288,11 @@ class ConditionType(StrEnum):
     CYCLE_BROKEN = "CycleBroken"
     """Teardown: steps depend on each other in a cycle and are removed in the same wave."""
     GATE_NOT_AVAILABLE = "GateNotAvailable"
-    """Teardown: deletion of the target cannot be blocked, because Cluster API calls no hooks for a Cluster without a
-    ClusterClass."""
+    """Profile, ClusterSummary, Teardown: deletion of a cluster cannot be blocked, because no hook is called for it; the
+    message says why."""
     GATE_NOT_ARMED = "GateNotArmed"
-    """Profile, Teardown: Cluster API would delete a cluster without calling Unwind's hook; the message says why."""
+    """Profile, ClusterSummary, Teardown: Cluster API would delete a cluster without calling Unwind's hook; the message
+    says why."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """Teardown: the deadline has passed."""
     PAUSED = "Paused"
@@ -311,6 +312,15 @@ class ConditionType(StrEnum):
     """Work: False while spec.suspendDispatching is set."""
     ACCEPTED = "Accepted"
     """Profile: its spec is valid and supported. Otherwise none of it is deployed or changed."""
+    REMOVING = "Removing"
+    """ClusterSummary: its objects are being removed."""
+    REMOVED = "Removed"
+    """ClusterSummary: its objects are removed (verified absent)."""
+    LEFT = "Left"
+    """ClusterSummary: its objects were left in place on purpose; the reason says why."""
+    GIVEN_UP = "GivenUp"
+    """ClusterSummary: the removal ended before everything was removed; the reason says why. The ledger names what is
+    left."""
     DRY_RUN = "DryRun"
     """ClusterSummary: the changes that a deployment would make. Nothing was changed."""
 
@@ -330,6 +340,9 @@ class Reason(StrEnum):
     """Ready on a Karmada Cluster: an agent in the member manages it (Pull mode); Unwind does not."""
     NO_CLUSTER_CLASS = "NoClusterClass"
     """GateNotAvailable: the Cluster has no ClusterClass, so Cluster API calls no hooks for it."""
+    NO_DELETION_HOOK = "NoDeletionHook"
+    """GateNotAvailable: the cluster is a SveltosCluster. Deleting it only ends its management: nothing is removed, and
+    nothing waits."""
     NOT_REGISTERED = "NotRegistered"
     """GateNotArmed: Unwind's ExtensionConfig does not exist or is being deleted."""
     NOT_DISCOVERED = "NotDiscovered"

@@ -158,6 +158,7 @@ class StepStatus(Model, frozen=True, kw_only=True):
     state: Annotated[str, doc("State of the step.", required=True, choice=StepState)] = ""
     removed: Annotated[int, doc("Number of objects that are verified absent.", minimum=0)] = 0
     since: Annotated[datetime | None, doc("When the step entered this state.")] = None
+    reason: Annotated[str, doc("Why objects were left, as a CamelCase word, if the step is Left or GivenUp.")] = ""
     message: Annotated[str, doc("Details about the state.")] = ""
 
 

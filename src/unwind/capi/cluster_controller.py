@@ -228,6 +228,7 @@ class ClusterTeardownController(Controller[Key]):
             return None  # of an earlier cluster of this name; its end queues this key again
         teardown = await self._teardown(target)
         if teardown.finished:
+            self._sources.report(teardown, target)  # in case the process ended before they were told
             await clean(self._client, self._deps.inventories, teardown, target)
             return await self._records.retain(key)
         let_go = await self._let_go(target)

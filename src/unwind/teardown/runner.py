@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.drafts import TeardownNotice
+    from unwind.teardown.status import StepReport
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import Sources
 
@@ -98,6 +99,8 @@ class TeardownRunner:
         """Enforced steps whose objects are being deleted. Inventories are sealed when there are none."""
         self._calm = asyncio.Event()
         self._known: dict[tuple[str, ObjectRef, str], Blocker] = {}
+        self._reported: dict[str, StepReport] = {}
+        """What the sources were told last, by step."""
         self._below = dependencies(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
@@ -338,6 +341,8 @@ class TeardownRunner:
                     left=runner.left,
                     waits=dict(runner.waits),
                     unsealed=runner.unsealed,
+                    reason=runner.reason,
+                    why_left=runner.why_left,
                     for_steps=() if runner.state is not StepState.WAITING else self._progress.waits_for(name),
                 )
                 for name, runner in self._steps.items()
@@ -409,6 +414,7 @@ class TeardownRunner:
                 "status write failed, will retry", teardown=self.teardown.metadata.name, why=what.told
             ),
         )
+        self._sources.report(self.teardown, self.target, self._reported)
 
     def _status(self, phase: Phase) -> TeardownStatus:
         view = msgspec.structs.replace(self.view(), phase=phase)

@@ -49,6 +49,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that it waits for."""
     unsealed: bool = False
     """Whether its objects are removed but its inventory is not sealed yet."""
+    reason: str = ""
+    """Why objects were left, as a CamelCase word."""
+    why_left: str = ""
+    """The same in one sentence."""
 
 
 class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,12 +125,70 @@ def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tup
     for step in view.steps:
         old = known.get(step.name)
         since = old.since if old and old.state == step.state else now
-        message = f"waiting for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
-        message = message or (UNSEALED if step.unsealed else "")
+        reason = ""
+        if step.state in _WITH_OBJECTS_LEFT:
+            # After a restart, status is the only place that tells why.
+            kept = old if old and old.state == step.state and not step.reason else None
+            reason, message = (kept.reason, kept.message) if kept else (step.reason, step.why_left)
+        else:
+            message = f"waiting for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
+            message = message or (UNSEALED if step.unsealed else "")
         statuses.append(
-            StepStatus(name=step.name, state=step.state.value, removed=step.removed, since=since, message=message)
+            StepStatus(
+                name=step.name,
+                state=step.state.value,
+                removed=step.removed,
+                since=since,
+                reason=reason,
+                message=message,
+            )
         )
     return tuple(statuses)
+
+
+_WITH_OBJECTS_LEFT = (StepState.LEFT, StepState.GIVEN_UP)
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one step as the status of its Teardown tells it, for the object that owns the step."""
+
+    state: StepState
+    reason: str = ""
+    """Why it waits, or why objects were left, as a CamelCase word; empty if neither."""
+    message: str = ""
+    """The same in one sentence, with who must act."""
+
+
+def step_reports(teardown: Teardown) -> dict[str, StepReport]:
+    """The reports of all planned steps, by name, from the status of a Teardown (pure).
+
+    A step that status does not name, or names twice, or whose state is unknown has none.
+    """
+    status = teardown.status
+    blockers: dict[str, Blocker] = {}
+    for blocker in status.blockers:  # the most urgent one comes first
+        blockers.setdefault(blocker.step, blocker)
+    planned = {step.name for step in teardown.spec.plan.steps} if teardown.spec.plan else set()
+    reports: dict[str, StepReport] = {}
+    for name, step in status.unambiguous_steps.items():
+        state = StepState.read(step.state)
+        if name in planned and isinstance(state, StepState):
+            # A blocker without a step is the target itself: it is paused.
+            reports[name] = _report(state, step, blockers.get(name) or blockers.get(""))
+    return reports
+
+
+def _report(state: StepState, step: StepStatus, blocker: Blocker | None) -> StepReport:
+    if state in _WITH_OBJECTS_LEFT:
+        return StepReport(state=state, reason=step.reason or state.value, message=step.message)
+    if state is StepState.REMOVED:
+        return StepReport(state=state)
+    if blocker:
+        actor = f" (must act: {blocker.actor})" if blocker.actor else ""
+        return StepReport(
+            state=state, reason=blocker.reason, message=f"{blocker.message or str(blocker.object)}{actor}"
+        )
+    return StepReport(state=state, reason=Reason.WAITING.value if step.message else "", message=step.message)
 
 
 def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:

@@ -58,6 +58,10 @@ class StepRunner:
         self.total = step.objects
         self.removed = 0
         self.left = 0
+        self.reason = ""
+        """Why objects were left, as a CamelCase word."""
+        self.why_left = ""
+        """The same in one sentence, with the decision maker."""
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         """What it waits for outside the removal."""
         self._target = target
@@ -182,6 +186,7 @@ class StepRunner:
 
     async def abandon(self, reason: str, message: str, by: str) -> int:
         """Write each remaining object into the ledger; return how many there are."""
+        self.reason, self.why_left = reason, f"{message}; decided by {by}"
         return await self._retry(self._target.ref, lambda: self._note_left(reason, message, by))
 
     async def _within(self, work: Awaitable[None], reason: str, message: str) -> bool:

@@ -20,6 +20,7 @@ from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.status import step_reports
 from unwind.teardown.step_removers import InventoryRemover
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Key
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.status import StepReport
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval, StepRemover
 
 
@@ -118,6 +120,10 @@ class StepSource(Protocol):
         """Called when a step has started or ended."""
         del step, state, target
 
+    def step_reported(self, step: Step, report: StepReport, target: ClusterTarget) -> None:
+        """Called when the status of the Teardown tells something new about a step."""
+        del step, report, target
+
     async def run(self) -> None:
         """Work in the background, until cancelled."""
         return
@@ -159,6 +165,17 @@ class Sources:
         steps = teardown.spec.plan.steps if teardown.spec.plan else ()
         by_owner = sorted(steps, key=lambda step: step.object.name)
         return tuple(said for step in by_owner for said in self.terms(step, target).said)
+
+    def report(self, teardown: Teardown, target: ClusterTarget, told: dict[str, StepReport] | None = None) -> None:
+        """Tell each source what the status of a Teardown says about its steps. `told`: the reports that the sources
+        have already; it is updated."""
+        told = {} if told is None else told
+        reports = step_reports(teardown)
+        for step in teardown.spec.plan.steps if teardown.spec.plan else ():
+            report = reports.get(step.name)
+            if report and told.get(step.name) != report:
+                told[step.name] = report
+                self.of(step).step_reported(step, report, target)
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> list[SourceSteps]:
         """The steps of a target by source, read from the API server."""

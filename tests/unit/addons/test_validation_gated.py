@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from unwind.addons import validation
-from unwind.addons.validation import unarmed
+from unwind.addons.validation import unarmed, unavailable
 from unwind.api.fields import Unknown
 from unwind.api.meta import Condition, ObjectRef, find
 from unwind.api.names import ConditionType, Reason
@@ -44,6 +44,21 @@ def test_nothing_is_said_of_clusters_about_which_nobody_is_ever_asked() -> None:
     assert unarmed([cluster("x", has_class=False), cluster("y", type_=ClusterType.SVELTOS)], faults) is None
     assert unarmed([cluster("x", "armed")], faults) is None
     assert unarmed([], faults) is None
+
+
+def test_clusters_that_no_hook_is_called_for_are_named_by_reason() -> None:
+    plain, registered = cluster("x", has_class=False), cluster("y", type_=ClusterType.SVELTOS, has_class=False)
+    assert unavailable([cluster("z")]) is None
+    assert unavailable([plain, cluster("w", has_class=False), cluster("z")]) == GateFault(
+        Reason.NO_CLUSTER_CLASS,
+        "the deletion of a/w and 1 more does not wait for the removal: "
+        "Cluster API calls no deletion hook for a Cluster without ClusterClass",
+    )
+    both = unavailable([plain, registered])
+    assert both == unavailable([registered, plain])
+    assert both
+    assert "a/x" in both.message
+    assert "the deletion of a/y does not wait for the removal: deleting a SveltosCluster" in both.message
 
 
 def conditions(before: tuple[Condition, ...], said: GateFault | Unknown | None) -> tuple[Condition, ...]:

@@ -15,7 +15,15 @@ from unwind.api.unwind import Blocker, Effort, Phase, Plan, Release, Step, StepS
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.teardown.drafts import TeardownNotice
-from unwind.teardown.status import UNSEALED, StepView, TeardownProgress, same_but_for_counts, status
+from unwind.teardown.status import (
+    UNSEALED,
+    StepReport,
+    StepView,
+    TeardownProgress,
+    same_but_for_counts,
+    status,
+    step_reports,
+)
 
 if TYPE_CHECKING:
     from unwind.api.unwind import TeardownStatus
@@ -206,3 +214,41 @@ def test_a_paused_target_is_held_and_says_since_when_it_is_not_paused_any_more()
     assert found
     assert (found.status, found.last_transition_time) == ("False", LATER)
     assert word(status(TEARDOWN, view(), now=NOW), ConditionType.PAUSED) is None
+
+
+def test_a_step_that_left_objects_tells_why_also_after_a_restart() -> None:
+    left = StepView(name="top", state=StepState.GIVEN_UP, reason="GaveUp", why_left="timed out; decided by x")
+    first = status(TEARDOWN, view(left, BASE), now=NOW)
+    assert (first.steps[0].reason, first.steps[0].message) == ("GaveUp", "timed out; decided by x")
+    restarted = StepView(name="top", state=StepState.GIVEN_UP)
+    assert status(after(first), view(restarted, BASE), now=LATER).steps[0] == first.steps[0]
+
+
+def test_the_report_of_a_step_names_its_most_urgent_blocker_and_who_must_act() -> None:
+    known = Blocker(object=ref("a"), step="top", reason="Finalizer", message="x holds it", actor="x", since=START)
+    told = status(TEARDOWN, view(BLOCKED, BASE, known={("top", ref("a"), "a waits"): known}), now=NOW)
+    assert step_reports(after(told)) == {
+        "top": StepReport(state=StepState.REMOVING, reason="Finalizer", message="x holds it (must act: x)"),
+        "base": StepReport(state=StepState.WAITING, reason="Waiting", message="waiting for top"),
+    }
+
+
+def test_the_report_of_a_step_that_is_over_names_no_blocker() -> None:
+    gone = StepView(name="top", state=StepState.REMOVED, removed=3)
+    left = StepView(name="base", state=StepState.LEFT, reason="KeptByPolicy", why_left="by policy")
+    assert step_reports(after(status(TEARDOWN, view(gone, left), now=NOW))) == {
+        "top": StepReport(state=StepState.REMOVED),
+        "base": StepReport(state=StepState.LEFT, reason="KeptByPolicy", message="by policy"),
+    }
+
+
+def test_every_unfinished_step_of_a_paused_target_says_that_it_is_paused() -> None:
+    waits = StepView(name="top", state=StepState.WAITING)
+    reports = step_reports(after(status(TEARDOWN, view(waits, BASE, paused=True), now=NOW)))
+    assert {report.reason for report in reports.values()} == {"Paused"}
+    assert all("must act: the user who paused it" in report.message for report in reports.values())
+
+
+def test_a_step_that_status_names_twice_has_no_report() -> None:
+    told = status(TEARDOWN, view(TOP, TOP), now=NOW)
+    assert step_reports(after(told)) == {}
