@@ -8,7 +8,7 @@ import pytest
 
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.unjoins import controllers, scene
-from unwind.api.karmada import RemoveStrategy
+from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.unwind import Phase
@@ -42,6 +42,16 @@ async def test_required_removes_every_object_in_order_before_the_member_goes(pla
         assert await it.on_member() == {}
         await it.nothing_left()
         assert await it.accounts() == []
+
+
+async def test_required_removes_the_objects_of_suspended_works_too(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.client.patch(WORKS, "web", {"spec": {"suspendDispatching": True}}, namespace=it.execution)
+        await it.delete()
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
 
 
 async def test_probes_works_and_the_unjoin_share_one_connection_to_the_member(

@@ -201,6 +201,18 @@ async def test_a_suspended_work_changes_nothing(site: WorkSite) -> None:
         await site.until_gone("still", "awake")
 
 
+async def test_a_suspended_work_that_is_deleted_is_removed(site: WorkSite) -> None:
+    async with site.working():
+        await site.work("still", site.map("still-c"))
+        await site.until_applied("still")
+        await site.edit("still", suspendDispatching=True)
+        await site.until("still", lambda it: said(it, "Dispatching") is not None, "suspended")
+        await site.delete("still")
+        await site.until_gone("still")
+        await site.until_not_there("still-c")
+    assert site.deleted("still-c") == ["still-c"]
+
+
 async def test_preserved_objects_stay_unmarked_and_are_in_the_ledger(site: WorkSite) -> None:
     async with site.working():
         work = await site.work("keep", site.map("keep-a"), preserveResourcesOnDeletion=True)

@@ -6,12 +6,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from unwind.api import capi, sveltos
+from unwind.api.names import SVELTOS_PAUSED_ANNOTATION
 from unwind.api.sveltos import ClusterType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unwind.api.meta import LabelSelector, Reference
+    from unwind.api.meta import LabelSelector, ObjectMeta, Reference
     from unwind.api.sveltos import ProfileSpec
     from unwind.members.targets import AddonTarget
 
@@ -51,6 +52,11 @@ def verdict(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> V
     if not matches(key, spec, target):
         return Verdict.UNWANTED
     return Verdict.WANTED if target.ready else Verdict.LATER
+
+
+def is_paused(metadata: ObjectMeta) -> bool:
+    """Whether a profile is paused, by its metadata. As in Sveltos, the value of the annotation does not matter."""
+    return SVELTOS_PAUSED_ANNOTATION in metadata.annotations
 
 
 def matches(key: ProfileKey, spec: ProfileSpec, target: AddonTarget) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from unwind.addons import cluster_summaries, matching, summary_status, validation
-from unwind.addons.matching import ProfileKey, Verdict, verdict
+from unwind.addons.matching import ProfileKey, Verdict, is_paused, verdict
 from unwind.addons.validation import Gated, holds
 from unwind.api import names
 from unwind.api.fields import Unknown
@@ -122,6 +122,7 @@ class ProfileController(Controller[ProfileKey]):
                 new.metadata.finalizers,
                 new.metadata.deletion_timestamp,
             )
+            and is_paused(old.metadata) is is_paused(new.metadata)
         ):
             return  # only its status or a label changed
         self._enqueue(key, new)
@@ -205,6 +206,8 @@ class ProfileController(Controller[ProfileKey]):
             return None
         profile, summary = caches.profile(pair.profile), caches.summary(pair.profile, pair.cluster)
         target = caches.target(pair.cluster)
+        if profile and is_paused(profile.metadata) and target and not target.terminating:
+            return None  # nothing of it changes on a cluster that stays
         wanted = profile is not None and not profile.metadata.terminating
         said = verdict(pair.profile, profile.spec, target) if profile and wanted else Verdict.UNWANTED
         if said is Verdict.UNWANTED:
@@ -422,6 +425,7 @@ class ProfileController(Controller[ProfileKey]):
             unarmed=self._gated.why_not(profile, self._matching(key, profile)),
             unavailable=validation.unavailable(self._matching(key, profile)) if holds(profile) else None,
             served=profile.spec.cluster_deletion_behavior is not None,
+            paused=is_paused(profile.metadata),
             reason=Reason.NAME_TAKEN if taken else Reason.UNKNOWN_VALUE,
             generation=profile.metadata.generation,
             now=self._clock.now(),

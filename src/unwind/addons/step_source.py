@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.addons.cluster_summaries import cluster_of, profile_of
-from unwind.addons.matching import ProfileKey
+from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.summary_status import Projections
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
@@ -15,24 +16,33 @@ from unwind.api.meta import ref_of
 from unwind.api.names import (
     CLUSTER_UID_ANNOTATION,
     DELETION_BEHAVIOR_ANNOTATION,
+    SVELTOS_PAUSED_ANNOTATION,
     TAKE_ALONG_ANNOTATION,
     ConditionType,
     Finalizer,
     Reason,
 )
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary, ClusterType, DeploymentType
+from unwind.api.sveltos import (
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    PROFILES,
+    ClusterDeletionBehavior,
+    ClusterSummary,
+    ClusterType,
+    DeploymentType,
+)
 from unwind.api.unwind import Effort
 from unwind.kube.decoding import Key
 from unwind.members.targets import AddonTarget, ClusterKey, key_of
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice, lost_step
 from unwind.teardown.step_removers import InventoryRemover
-from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms
+from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepPause, StepTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from unwind.addons.caches import AddonCaches
+    from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Step
     from unwind.kube.cache import Change
@@ -69,7 +79,23 @@ class SummarySteps(FollowedSource):
         del gone  # its summaries carry its uid
         if not isinstance(target, AddonTarget):
             return SourceSteps()  # it gets no add-ons
-        return await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
+        found = await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
+        return msgspec.structs.replace(found, warnings=tuple(self._paused_steps(found.steps)))
+
+    def _paused_steps(self, steps: Iterable[SourceStep]) -> Iterator[str]:
+        """A warning for each step whose profile is paused."""
+        for step in steps:
+            pause = self._pause(step.draft.object)
+            if pause and step.draft.effort is Effort.ENFORCE:
+                yield f"{step.draft.name} blocks: {pause.message}"
+            elif pause:
+                yield f"the objects of {step.draft.name} are left: {pause.object} is paused"
+
+    def _pause(self, ref: ObjectRef) -> StepPause | None:
+        summary = self._caches.summaries.cache.get(Key(ref.namespace, ref.name))
+        if summary is None or summary.metadata.uid != ref.uid:
+            return None
+        return pause_of(summary, self._caches.profile_of_summary(summary))
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         del target
@@ -89,6 +115,7 @@ class SummarySteps(FollowedSource):
             gave_up="RemovePolicies: timed out",
             decided_by=f"clusterDeletionBehavior of {step.name}",
             said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
+            paused=self._pause(step.object),
         )
 
     def step_reported(self, step: Step, report: StepReport, target: ClusterTarget) -> None:
@@ -107,6 +134,17 @@ class SummarySteps(FollowedSource):
                 changed(key)
 
         self._caches.summaries.subscribe(tell)
+
+    def follow_terms(self, changed: Callable[[Key], None]) -> None:
+        def tell(kind: str, change: Change[SeenProfile]) -> None:
+            before, after = (one is not None and is_paused(one.metadata) for one in (change.old, change.new))
+            if before is not after:
+                summaries = self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key))
+                for key in {key for summary in summaries if (key := _capi_key(summary))}:
+                    changed(key)
+
+        for profiles in (self._caches.cluster_profiles, self._caches.profiles):
+            profiles.subscribe(partial(tell, profiles.view.resource.kind))
 
     def targets(self) -> Collection[Key]:
         return {key for summary in self._caches.summaries.cache if (key := _capi_key(summary))}
@@ -150,6 +188,15 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
         elsewhere=Elsewhere.YES if is_local(summary) else Elsewhere.PERHAPS,
         required=required,
     )
+
+
+def pause_of(summary: ClusterSummary, profile: SeenProfile | None) -> StepPause | None:
+    """Why nothing of a summary is removed for now; None if its profile is not paused (pure)."""
+    key = profile_of(summary)
+    if key is None or profile is None or not is_paused(profile.metadata):
+        return None
+    paused = ref_of(PROFILES if key.kind == PROFILES.kind else CLUSTER_PROFILES, profile.metadata)
+    return StepPause(paused, f"annotation {SVELTOS_PAUSED_ANNOTATION} of {paused}")
 
 
 def step_name(summary: ClusterSummary) -> str:

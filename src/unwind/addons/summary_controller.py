@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unwind.addons import backing, cluster_summaries, summary_status
-from unwind.addons.matching import ProfileKey
+from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.step_source import effort, step_name
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
 from unwind.addons.summary_status import SummaryWriter, key_of
@@ -150,6 +150,11 @@ class SummaryController(Controller[Key]):
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         """Enqueue idle summaries that the profile may back now. The profile controller updates or deletes the
         others."""
+        before, after = (one is not None and is_paused(one.metadata) for one in (change.old, change.new))
+        if before is not after:
+            for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
+                self._stop(key_of(summary), unless=not after)
+                self._queue.add(key_of(summary))
         if self._idle:
             for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
                 if key_of(summary) in self._idle:
@@ -243,6 +248,9 @@ class SummaryController(Controller[Key]):
         if target is None or target.terminating:
             return
         key, profile = cluster_summaries.profile_of(summary), self._caches.profile_of_summary(summary)
+        if profile and is_paused(profile.metadata):
+            self._writer.wait(summary, Reason.PAUSED, f"{key} is paused")
+            return
         if key and profile and not backing.in_step(summary, key, profile):
             # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))

@@ -247,14 +247,15 @@ async def put(client: Client, summaries: Informer[ClusterSummary], summary: Clus
             # The patch replaces the whole list, and several controllers write conditions.
             guard["resourceVersion"] = meta.resource_version
         body: Object = {"metadata": guard, "status": patch}
-        where = {"namespace": meta.namespace}
         try:
-            written = await client.patch(CLUSTER_SUMMARIES, meta.name, body, subresource="status", **where)
+            written = await client.patch(
+                CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status"
+            )
         except NotFoundError:
             return  # deleted meanwhile
         except ConflictError:
             try:
-                summary = await client.get(CLUSTER_SUMMARIES, meta.name, type=ClusterSummary, **where)
+                summary = await client.get(CLUSTER_SUMMARIES, meta.name, namespace=meta.namespace, type=ClusterSummary)
             except NotFoundError:
                 return
             if summary.metadata.uid != meta.uid:
@@ -287,8 +288,13 @@ class SummaryWriter:
         await self._queue.run()
 
     def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
-        """Queue the reason why the summary waits; None to clear it."""
-        self._mention(summary, lambda status: waiting(status, reason, message, now=self._clock.now()), WORTH_TELLING)
+        """Queue the reason why the summary waits; None to clear it. While it waits, nothing is being removed."""
+
+        def change(status: ClusterSummaryStatus) -> ClusterSummaryStatus:
+            now = self._clock.now()
+            return _with_removal(waiting(status, reason, message, now=now), None, now=now)
+
+        self._mention(summary, change, WORTH_TELLING)
 
     def mention(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
         """Queue the progress of features."""

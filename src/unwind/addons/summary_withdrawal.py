@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.addons import cluster_summaries, summary_status
-from unwind.addons.step_source import step_name
+from unwind.addons.step_source import pause_of, step_name
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
@@ -101,6 +101,10 @@ class SummaryWithdrawal:
             self.interrupt(summary)
             self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
             self._records.hold(self._recorded(summary, target), paused=True)
+        elif pause := pause_of(summary, self._caches.profile_of_summary(summary)):
+            self.interrupt(summary)
+            self._writer.wait(summary, Reason.PAUSED, f"{cluster_summaries.profile_of(summary)} is paused")
+            self._records.hold(self._recorded(summary, target), pause.blocker)
         else:
             withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):

@@ -18,6 +18,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition, without_condition
 from unwind.api.names import (
     SVELTOS_LUA_ANNOTATION,
+    SVELTOS_PAUSED_ANNOTATION,
     SVELTOS_SUBRESOURCES_ANNOTATION,
     SVELTOS_TEMPLATE_ANNOTATION,
     ConditionType,
@@ -236,6 +237,7 @@ def conditions(
     unarmed: GateFault | Unknown | None = None,
     unavailable: GateFault | None = None,
     served: bool,
+    paused: bool = False,
     reason: Reason,
     generation: int,
     now: datetime,
@@ -270,6 +272,11 @@ def conditions(
             ""
             if served
             else "the API server does not serve spec.clusterDeletionBehavior; the last known value applies",
+        ),
+        (
+            ConditionType.PAUSED,
+            Reason.PAUSED,
+            f"annotation {SVELTOS_PAUSED_ANNOTATION} is set; nothing is deployed, changed or removed" if paused else "",
         ),
     ]
     faults = [(ConditionType.GATE_NOT_AVAILABLE, unavailable)]

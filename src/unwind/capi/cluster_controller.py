@@ -156,6 +156,7 @@ class ClusterTeardownController(Controller[Key]):
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         for source in self._followed:
             source.follow(self._steps_changed)
+            source.follow_terms(self._terms_changed)
         caches.sources[SECRETS.kind].subscribe(self._secret_changed)
         self._teardowns.subscribe(self._teardown_changed)
 
@@ -180,6 +181,10 @@ class ClusterTeardownController(Controller[Key]):
         # Only a teardown that waits for its plan needs this.
         if key not in self._runners:
             self._queue.add(key)
+
+    def _terms_changed(self, key: Key) -> None:
+        if runner := self._runners.get(key):
+            runner.recheck()
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         """The credentials of a member changed during its teardown: its open connection may not work any more."""

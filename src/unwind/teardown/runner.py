@@ -155,6 +155,12 @@ class TeardownRunner:
         for runner in self._steps.values():
             runner.go_another_way(target)
 
+    def recheck(self) -> None:
+        """The owner of a step may have been paused or unpaused."""
+        for runner in self._steps.values():
+            if runner.going:
+                runner.recheck()
+
     # Execution
 
     async def run(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
 
 
+UNPAUSES = "the user who paused it"
 UNSEALED = "objects removed; the inventory is not sealed yet"
 
 
@@ -199,7 +200,7 @@ def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[
             object=target,
             reason=Reason.PAUSED,
             message=f"{target} is paused: nothing is removed until it is unpaused",
-            actor="the user who paused it",
+            actor=UNPAUSES,
             since=since or now,
         ),
     )
@@ -213,13 +214,14 @@ def _blockers(view: TeardownProgress, before: TeardownStatus, now: datetime) -> 
             if blocker := view.known.get((step.name, ref, what.told)):
                 found.append(blocker)
                 continue
-            reason = Reason.DELETING.value if isinstance(what, Waiting) else str(what.reason)
+            reason = str(what.code if isinstance(what, Waiting) else what.reason)
             found.append(
                 Blocker(
                     object=ref,
                     step=step.name,
                     reason=reason,
                     message=what.told,
+                    actor=UNPAUSES if reason == Reason.PAUSED else "",
                     since=since.get((ref, step.name, reason), now),
                 )
             )

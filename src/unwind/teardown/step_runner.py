@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
 from unwind.concurrency import unless
-from unwind.deleters.attempt import Failed
+from unwind.deleters.attempt import Failed, Waiting
 from unwind.inventory.inventories import intended, items
 from unwind.removal.places import by_place, member_of
 from unwind.teardown.step_removers import StepContext, retry_forever
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Inventory, Step
     from unwind.clock import Timer
-    from unwind.deleters.attempt import Waiting
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import RemovalDeps, StepRemoval, StepRemover
     from unwind.teardown.step_sources import StepTerms
@@ -76,6 +75,9 @@ class StepRunner:
         self._known = known
         self._out_of_time = asyncio.Event()
         """Set when the time for best-effort work is over."""
+        self._pause = asyncio.Event()
+        """Set while the owner of an enforced step is paused."""
+        self._unpaused = asyncio.Event()
         self._reaching: Timer | None = None
         self.over = asyncio.Event()
         """Set when every object is gone or left, and only the write is missing."""
@@ -108,14 +110,17 @@ class StepRunner:
 
     async def run(self) -> None:
         """Run the step. `state` is its end state; an enforced step ends only with `seal`."""
+        self.recheck()
+        await self._until_unpaused()
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
-            await self._within(self._leave(), self._first_terms.left_reason, self._first_terms.left)
+            await self._within(self._leave, self._first_terms.left_reason, self._first_terms.left)
             self._end(StepState.LEFT)
         elif self.step.effort == Effort.TRY:
-            done = await self._within(self._remove_sealed(), Reason.GAVE_UP, self._first_terms.gave_up)
-            self._end(StepState.REMOVED if done else StepState.GIVEN_UP)
+            done = await self._within(self._remove_sealed, Reason.GAVE_UP, self._first_terms.gave_up)
+            paused = self.reason == Reason.PAUSED
+            self._end(StepState.REMOVED if done else StepState.LEFT if paused else StepState.GIVEN_UP)
         else:
             await self._remove_open()
             self._end(StepState.REMOVING)
@@ -175,6 +180,21 @@ class StepRunner:
         if self._removal:
             self._removal.go_another_way(target)
 
+    def recheck(self) -> None:
+        """The owner may have been paused or unpaused: stop the removal, or continue it."""
+        if self._terms().paused is None:
+            self._pause.clear()
+            self._unpaused.set()
+        elif self._enforced:
+            self._unpaused.clear()
+            self._pause.set()
+        else:
+            self._out_of_time.set()  # nothing waits for it, so its objects are left
+
+    @property
+    def _enforced(self) -> bool:
+        return self.step.effort not in (Effort.LEAVE, Effort.TRY)
+
     def look_again(self) -> None:
         """Another step has ended: check again what this one waits for, because it may never come."""
         if self._removal:
@@ -189,15 +209,17 @@ class StepRunner:
         self.reason, self.why_left = reason, f"{message}; decided by {by}"
         return await self._retry(self._target.ref, lambda: self._note_left(reason, message, by))
 
-    async def _within(self, work: Awaitable[None], reason: str, message: str) -> bool:
+    async def _within(self, work: Callable[[], Awaitable[None]], reason: str, message: str) -> bool:
         """Do the work within the best-effort time, else write the rest into the ledger; return whether it was done."""
         timer = self._deps.clock.call_later(self._deps.best_effort, self._out_of_time.set)
         try:
-            done = await unless(self._out_of_time, work)
+            done = not self._out_of_time.is_set() and await unless(self._out_of_time, work())
         finally:
             timer.cancel()
             self._reached()
-        if not done:
+        if not done and (pause := self._terms().paused):
+            await self.abandon(Reason.PAUSED, f"{pause.object} is paused", by=pause.by)
+        elif not done:
             why = next((what.told for what in self.waits.values()), "")
             await self.abandon(reason, f"{message}; {why}" if why else message, by=self._first_terms.decided_by)
         return done
@@ -226,6 +248,28 @@ class StepRunner:
         await self._remove(await self._seal())
 
     async def _remove(self, chunks: Sequence[Inventory]) -> None:
+        while True:
+            await self._until_unpaused()
+            if not self._enforced:
+                await self._remove_all(chunks)
+                return
+            if await unless(self._pause, self._remove_all(chunks)):
+                return
+            self._forget_removal()  # paused: the next removal verifies its objects again
+
+    async def _until_unpaused(self) -> None:
+        """Return when the owner of an enforced step is not paused. Until then the step waits."""
+        while self._enforced and (pause := self._terms().paused):
+            self.state = StepState.WAITING
+            self._waits[pause.object] = Waiting(pause.message, code=Reason.PAUSED)
+            self._changed()
+            self._unpaused.clear()
+            await self._unpaused.wait()
+            self._waits.pop(pause.object, None)
+            self.state = StepState.REMOVING
+            self._changed()
+
+    async def _remove_all(self, chunks: Sequence[Inventory]) -> None:
         self._removal = removal = self._remover.begin(
             StepContext(
                 step=self.step,

@@ -14,21 +14,21 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
-from unwind.api.unwind import Effort
+from unwind.api.unwind import Blocker, Effort
 from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
-from unwind.teardown.status import step_reports
+from unwind.teardown.status import UNPAUSES, step_reports
 from unwind.teardown.step_removers import InventoryRemover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime
 
-    from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Blocker, Step, StepState, Teardown
+    from unwind.api.unwind import Step, StepState, Teardown
     from unwind.inventory.inventories import Item
     from unwind.kube.decoding import Key
     from unwind.members.member import Member
@@ -76,6 +76,24 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
     Inventories record."""
 
 
+class StepPause(msgspec.Struct, frozen=True):
+    """Why nothing of a step may be removed for now."""
+
+    object: ObjectRef
+    """The object that is paused."""
+    by: str
+    """Who decided it, for the ledger."""
+
+    @property
+    def message(self) -> str:
+        return f"{self.object} is paused: nothing of it is removed until it is unpaused"
+
+    @property
+    def blocker(self) -> Blocker:
+        """The blocker of a removal that waits for it."""
+        return Blocker(object=self.object, reason=Reason.PAUSED, message=self.message, actor=UNPAUSES)
+
+
 class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a step's owner for its removal, besides the effort, which the plan records."""
 
@@ -93,6 +111,8 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Who decided that objects stay, for the ledger."""
     said: tuple[TeardownNotice, ...] = ()
     """Conditions of the Teardown while it runs."""
+    paused: StepPause | None = None
+    """Set while nothing of the step may be removed. An enforced step waits; the objects of any other step are left."""
 
 
 class StepSource(Protocol):
@@ -134,6 +154,10 @@ class FollowedSource(StepSource, Protocol):
 
     def follow(self, changed: Callable[[Key], None]) -> None:
         """Call `changed` with the key of a target whose steps may have changed."""
+        del changed
+
+    def follow_terms(self, changed: Callable[[Key], None]) -> None:
+        """Call `changed` with the key of a target if one of its steps was paused or unpaused."""
         del changed
 
     def targets(self) -> Collection[Key]:

@@ -53,6 +53,7 @@ _FOR_A_PERSON = frozenset(
         Reason.UNAUTHENTICATED,
         Reason.UNKNOWN_VALUE,
         Reason.HELD,
+        Reason.PAUSED,
         Reason.PROTECTED,
     ]
 )

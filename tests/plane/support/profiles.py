@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tests.eventually import eventually
 from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
+from unwind.api.names import SVELTOS_PAUSED_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
@@ -352,6 +353,12 @@ async def playing(plane: Plane, namespace: str) -> AsyncIterator[ProfileScene]:
     await scene.clear()
     made = await member.client.get(NAMESPACES, namespace)
     await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
+
+
+async def pause(client: Client, profile: str, *, paused: bool = True) -> None:
+    """Pause or unpause a ClusterProfile. As in Sveltos, the value of the annotation does not matter."""
+    patch = {"metadata": {"annotations": {SVELTOS_PAUSED_ANNOTATION: "" if paused else None}}}
+    await client.patch(CLUSTER_PROFILES, profile, patch)
 
 
 def feature(summary: ClusterSummary, feature_id: str = "Resources") -> str:
