@@ -98,6 +98,27 @@ async def test_a_tie_keeps_the_owner(first: Step, plane: Plane, namespace: str, 
     assert (revision.owner, revision.release.version) == (first.owner, 1)
 
 
+async def test_an_owner_adopts_the_release_that_it_had_in_a_former_management_cluster(
+    first: Step, plane: Plane, namespace: str, repository: ChartRepository
+) -> None:
+    await first.deploy(first.chart("web"))
+    settings = await first.get(CONFIG_MAPS, "web-settings")
+    assert settings
+    await first.lose_inventory()
+    former = frozenset([first.owner])
+    async with stepping(plane, namespace, repository, beside=first, former=former) as other:
+        done = await other.deploy(other.chart("web"))
+        assert done.release.version == 2
+        now = await other.get(CONFIG_MAPS, "web-settings")
+        assert now
+        assert now["metadata"]["uid"] == settings["metadata"]["uid"]
+        assert (await other.releases("web"))[-1].owner == other.owner
+        assert (await other.states())[f"ConfigMap {first.namespace}/web-settings"] == "Confirmed"
+        await other.remove()
+        assert await other.releases("web") == []
+        assert await other.get(NAMESPACES, first.namespace) is None, "it was created for the release"
+
+
 async def test_a_release_that_does_not_say_its_tier_stays_whose_it_is_until_it_does(first: Step, second: Step) -> None:
     await first.deploy(first.chart("settings"))
     [revision] = await first.releases("settings")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -32,6 +32,7 @@ from unwind.api.sveltos import (
     DeploymentType,
 )
 from unwind.api.unwind import Effort
+from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.members.targets import AddonTarget, ClusterKey, key_of
 from unwind.planning.waves import Draft
@@ -58,13 +59,29 @@ _EFFORTS = {
 }
 
 
+class AddonAdopter(Protocol):
+    """Adopts the objects of add-ons that were deployed from a former management cluster of their cluster."""
+
+    async def adopt_all(self, target: AddonTarget, summary: ClusterSummary) -> list[str]:
+        """Adopt the objects of a summary; return the Helm releases that are not adopted. Raises if the member does not
+        answer."""
+
+
 class SummarySteps(FollowedSource):
     """The steps of clusters with add-ons from profiles."""
 
-    def __init__(self, client: Client, caches: AddonCaches, *, releases: Releases | None = None) -> None:
-        """`releases`: uninstalls Helm releases."""
+    def __init__(
+        self,
+        client: Client,
+        caches: AddonCaches,
+        *,
+        releases: Releases | None = None,
+        moved: AddonAdopter | None = None,
+    ) -> None:
+        """`releases`: uninstalls Helm releases. `moved`: adopts what was deployed from a former management cluster."""
         self._client = client
         self._caches = caches
+        self._moved = moved
         self._remover = InventoryRemover(releases)
         self._projections = Projections(client, caches.summaries)
 
@@ -80,7 +97,26 @@ class SummarySteps(FollowedSource):
         if not isinstance(target, AddonTarget):
             return SourceSteps()  # it gets no add-ons
         found = await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
-        return msgspec.structs.replace(found, warnings=tuple(self._paused_steps(found.steps)))
+        steps = [await self._adopted(step, target) for step in found.steps]
+        return msgspec.structs.replace(found, steps=tuple(steps), warnings=tuple(self._paused_steps(found.steps)))
+
+    async def _adopted(self, step: SourceStep, target: AddonTarget) -> SourceStep:
+        """The step, after its objects from a former management cluster are adopted. If that is not possible, an
+        enforced step holds the cluster."""
+        ref = step.draft.object
+        summary = self._caches.summaries.cache.get(Key(ref.namespace, ref.name))
+        if self._moved is None or summary is None or summary.metadata.uid != ref.uid:
+            return step
+        try:
+            left = await self._moved.adopt_all(target, summary)
+            why = f"Helm releases are not adopted yet: {', '.join(left)}" if left else ""
+        except UnwindError as error:
+            why = str(error)
+        if not why or step.draft.effort is not Effort.ENFORCE:
+            return step
+        message = f"{step.draft.name} has objects from before the cluster was moved here: {why}"
+        notice = TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.MOVED, message)
+        return msgspec.structs.replace(step, said=(*step.said, notice))
 
     def _paused_steps(self, steps: Iterable[SourceStep]) -> Iterator[str]:
         """A warning for each step whose profile is paused."""

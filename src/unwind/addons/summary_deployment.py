@@ -9,6 +9,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
+from unwind.addons.moves import MovedAddons
 from unwind.addons.release_inventory import ReleaseBook, is_of
 from unwind.addons.step_source import effort
 from unwind.addons.summary_status import FeatureResult, hash_of, same_content, with_effort
@@ -93,6 +94,7 @@ class SummaryDeployment:
         self.client = client
         self.deps = deps
         self.helm = helm
+        self.moved = MovedAddons(deps)
 
     async def prepare(
         self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
@@ -152,6 +154,7 @@ class SummaryDeployment:
             tier=spec.tier,
             adopt=adopt,
             effort=effort(summary),
+            former=await self.moved.former(target, summary),
         )
         wanted_hashes = {feature: with_effort(hashes[feature], effort(summary)) for feature in features}
         return DeploymentTask(self, target, owner, found, asked, wanted_hashes, summary, annotations)
@@ -179,7 +182,7 @@ class DeploymentTask:
         self._hashes = hashes
         self._wanted = cluster_summaries.features(summary.spec.cluster_profile_spec)
         # A summary that was never deployed has nothing to prune.
-        self._first = not summary.status.feature_summaries
+        self._first = not summary.status.feature_summaries and not owner.former
         self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
         self._volumes = volume_policy(annotations)
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
@@ -211,6 +214,8 @@ class DeploymentTask:
         if self._first and not self._charts and not any(source.local for source in self._sources):
             self._landed = landed
         async with self._shared.deps.members.member(self._target) as member:
+            if not self.dry_run:
+                await self._shared.moved.adopt(member, self._owner)
             if FeatureID.RESOURCES in self._hashes:
                 done = await self._resources(member, done)
             if FeatureID.HELM in self._hashes:

@@ -112,7 +112,12 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> bool:
-        return self.spec.paused or names.PAUSED_ANNOTATION in self.metadata.annotations
+        return self.spec.paused or names.PAUSED_ANNOTATION in self.metadata.annotations or self.moved
+
+    @property
+    def moved(self) -> bool:
+        """Whether `clusterctl move` deletes it here, because it is in another management cluster now."""
+        return names.DELETE_FOR_MOVE_ANNOTATION in self.metadata.annotations
 
     @property
     def reachable_once(self) -> bool:

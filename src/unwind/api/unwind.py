@@ -33,6 +33,8 @@ class Cause(Word):
     """Objects were removed from a profile or a Work."""
     REQUESTED = "Requested"
     """A user requested it with `unwind delete`."""
+    MOVED = "Moved"
+    """`clusterctl move` moved the cluster to another management cluster. Nothing is removed from it."""
 
 
 class Effort(Word):
@@ -59,12 +61,14 @@ class Phase(Word):
     """The target was released before everything was removed: the ledger lists what is left."""
     TARGET_GONE = "TargetGone"
     """The target disappeared before everything was verified absent."""
+    MOVED = "Moved"
+    """The target was moved to another management cluster: nothing more is removed from it here."""
     REFUSED = "Refused"
     """It deletes nothing: the conditions say why. Only for requested teardowns."""
 
     @property
     def finished(self) -> bool:
-        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE, Phase.REFUSED)
+        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE, Phase.MOVED, Phase.REFUSED)
 
 
 class StepState(Word):

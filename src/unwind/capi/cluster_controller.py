@@ -9,7 +9,7 @@ from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.resources import SECRETS
-from unwind.api.unwind import Cause, Teardown
+from unwind.api.unwind import Cause, Phase, Teardown
 from unwind.inventory.inventories import ledgered
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -66,6 +66,8 @@ async def clean(
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     chunks = await inventories.owned(step.object.uid for step in steps)
     await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
+    if teardown.phase is Phase.MOVED:
+        return  # the credentials belong to a cluster that exists
     if successor and await _belongs_to(client, target, successor):
         return
     await credentials.let_go(client, target)
@@ -153,7 +155,9 @@ class ClusterTeardownController(Controller[Key]):
         )
         self._followed = tuple(sources)
         self._sources = Sources(self._followed)
-        caches.clusters.subscribe(lambda change: self._queue.add(change.key))
+        self._moved: set[str] = set()
+        """The uids of clusters that `clusterctl move` deletes here."""
+        caches.clusters.subscribe(self._cluster_changed)
         for source in self._followed:
             source.follow(self._steps_changed)
             source.follow_terms(self._terms_changed)
@@ -171,6 +175,11 @@ class ClusterTeardownController(Controller[Key]):
             await self._queue.run()
 
     # Events
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        # clusterctl removes the finalizers right after the deletion: the Cluster may be gone before it is reconciled.
+        self._moved.update(it.metadata.uid for it in (change.old, change.new) if it and it.moved)
+        self._queue.add(change.key)
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old
@@ -231,6 +240,10 @@ class ClusterTeardownController(Controller[Key]):
             return None
         if execution:
             return None  # of an earlier cluster of this name; its end queues this key again
+        if cluster.moved:
+            # Recorded now, because only the annotation tells that it is not deleted. The record ends with the Cluster.
+            await self._teardown(target, decided=True, cause=Cause.MOVED)
+            return None
         teardown = await self._teardown(target)
         if teardown.finished:
             self._sources.report(teardown, target)  # in case the process ended before they were told
@@ -247,8 +260,8 @@ class ClusterTeardownController(Controller[Key]):
         self._begin(key, teardown, target, let_go)
         return None
 
-    async def _teardown(self, target: AddonTarget, *, decided: bool = False) -> Teardown:
-        return await self._records.written(target, lambda: self._drafted(target, decided=decided))
+    async def _teardown(self, target: AddonTarget, *, decided: bool = False, cause: Cause | None = None) -> Teardown:
+        return await self._records.written(target, lambda: self._drafted(target, decided=decided), cause=cause)
 
     async def _drafted(self, target: AddonTarget, *, decided: bool) -> Drafted:
         return await plan.draft(self._sources, self._deps, target, decided=decided)
@@ -293,14 +306,22 @@ class ClusterTeardownController(Controller[Key]):
         )
         if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
             return  # also if the cluster of this uid has another name: then the uid on the summary is forged
+        found = self._records.get(uid)
+        moved = uid in self._moved or (found is not None and found.spec.cause == Cause.MOVED)
         execution = self._runners.get(key)
         if execution and execution.target.ref.uid == ref.uid:
-            execution.target_gone()
+            if moved:
+                execution.moved()
+            else:
+                execution.target_gone()
             return
         target = targets.of_gone(ref)
-        teardown = await self._teardown(target, decided=True)
+        teardown = await self._teardown(target, decided=True, cause=Cause.MOVED if moved else None)
         if not teardown.finished:
-            teardown = await ended_without_target(teardown, target, self._deps, self._client, sources=self._sources)
+            teardown = await ended_without_target(
+                teardown, target, self._deps, self._client, sources=self._sources, moved=moved
+            )
+        self._moved.discard(uid)
         await clean(self._client, self._deps.inventories, teardown, target, self._caches.clusters.get(key))
         self._records.cleaned.add(uid)
 

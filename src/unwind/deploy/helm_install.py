@@ -260,6 +260,9 @@ class _Deployment:
                 remedy="uninstall it with `helm uninstall`, or use another release name",
             )
         account = await self._book.theirs(last.owner)
+        if last.owner in self._owner.former:
+            self._rival = account  # its own, from a former management cluster
+            return revisions
         # If its tier is unknown, it is not taken over.
         if last.tier is None or last.tier <= self._owner.tier:
             raise ReleaseTakenError(self._release, account, last.tier)
@@ -413,6 +416,9 @@ class _Deployment:
         else:
             entry, metadata = self._entries.get(key), there["metadata"]
             whose = (metadata.get("labels") or {}).get(OWNER_LABEL)
+            if whose in self._owner.former:
+                await self._write({key: self._entry(ref, NAMESPACES, uid=metadata["uid"])})
+                entry = self._entries[key]
             if entry and entry.object.uid == metadata["uid"] and whose not in (None, self._owner.uid):
                 await client.revise(NAMESPACES, there, {"metadata": {"labels": {OWNER_LABEL: self._owner.uid}}})
             return

@@ -44,6 +44,8 @@ class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Whether existing foreign objects are adopted."""
     effort: Effort | None = None
     """How persistently its objects are removed with their cluster, for the Inventory. None keeps what is recorded."""
+    former: frozenset[str] = frozenset()
+    """The uids that the owner had in former management clusters of the member. Their objects are its own."""
 
     @property
     def uid(self) -> str:
@@ -58,7 +60,7 @@ class Claim(Enum):
     """The ownership of an existing object, for the owner that deploys."""
 
     OURS = auto()
-    """It has our owner label with this owner's uid."""
+    """It has our owner label with this owner's uid, or with one that it had in a former management cluster."""
     TAKEN = auto()
     """Managed by a Work, or by a profile with the same or a lower tier, which keeps it."""
     WON = auto()
@@ -111,7 +113,7 @@ def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
     takes over none."""
     if not it.owner:
         return Claim.FOREIGN
-    if it.owner == owner.uid:
+    if it.owner == owner.uid or it.owner in owner.former:
         return Claim.OURS
     if it.is_work or owner.is_work:
         return Claim.TAKEN

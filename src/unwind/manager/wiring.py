@@ -21,6 +21,7 @@ from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
+from unwind.addons.moves import MovedAddons, OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
@@ -172,6 +173,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
                 keys=shared.keys,
             ),
             ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
+            OwnerRecordController(client, caches, owner=owner, metrics=metrics),
         ),
         serving=(caches,),
         routes=(profile_admission.route(partial(profile_admission.existing, client)),),
@@ -188,7 +190,11 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 client,
                 caches,
                 shared.teardown,
-                sources=(SummarySteps(client, caches, releases=HelmReleases(shared.helm)),),
+                sources=(
+                    SummarySteps(
+                        client, caches, releases=HelmReleases(shared.helm), moved=MovedAddons(shared.teardown)
+                    ),
+                ),
                 owner=owner,
                 metrics=metrics,
                 keep=context.keep_teardowns,

@@ -30,6 +30,7 @@ _COLOURS = {
     Phase.COMPLETE: "green",
     Phase.RELEASED: "yellow",
     Phase.TARGET_GONE: "yellow",
+    Phase.MOVED: "yellow",
     Phase.REFUSED: "yellow",
 }
 _WHY = {
@@ -38,6 +39,7 @@ _WHY = {
     Cause.WITHDRAWN.value: "withdrawn",
     Cause.PRUNED.value: "pruned",
     Cause.REQUESTED.value: "requested",
+    Cause.MOVED.value: "moved",
 }
 # Conditions that the phase, the plan and the blockers already show.
 _KNOWN = {ConditionType.PLANNED, ConditionType.COMPLETE, ConditionType.BLOCKED}

@@ -100,15 +100,17 @@ class TeardownRecords:
         """The record of the target with this uid in the cache."""
         return self._keys.chosen(self._teardowns.cache.by("uid", uid), uid)
 
-    async def written(self, target: ClusterTarget, draft: Callable[[], Awaitable[Drafted]]) -> Teardown:
+    async def written(
+        self, target: ClusterTarget, draft: Callable[[], Awaitable[Drafted]], *, cause: Cause | None = None
+    ) -> Teardown:
         """The Teardown of the target, written with its plan before the first deletion. If `draft` returns no plan, the
-        Teardown has none and its conditions tell why."""
+        Teardown has none and its conditions tell why. `cause`: of a new Teardown, if it is not the usual one."""
         found = self.get(target.ref.uid)
         if found and found.spec.plan:
             return found
         drafted = await draft()
         if found is None:
-            teardown = await self.created(target, drafted.plan)
+            teardown = await self.created(target, drafted.plan, cause=cause)
         elif drafted.plan:
             teardown = await self._planned(found, drafted.plan)
         else:
@@ -171,7 +173,7 @@ class TeardownRecords:
                 return msgspec.convert(await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
             except AlreadyExistsError:
                 found = await self._client.get(TEARDOWNS, called, type=Teardown)
-            if await self._keys.verified(found) and found.spec.target.uid == uid and found.spec.cause == cause:
+            if await self._keys.verified(found) and found.spec.target.uid == uid and _same(found.spec.cause, cause):
                 return found
             if not self._keys.is_of_another(found):
                 why = await self._set_aside(found)
@@ -233,6 +235,12 @@ async def hold(
         "status": msgspec.to_builtins(status),
     }
     await client.apply(TEARDOWNS, body, subresource="status")
+
+
+def _same(cause: str, other: Cause) -> bool:
+    """Whether two causes are of the same record: a cluster has one record, whether it is deleted or moved."""
+    of_clusters = (Cause.CLUSTER_DELETED, Cause.MOVED)
+    return cause == other or (cause in of_clusters and other in of_clusters)
 
 
 def left_of(teardown: Teardown, *, keep: timedelta, now: datetime) -> float | None:

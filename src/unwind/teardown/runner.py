@@ -148,6 +148,12 @@ class TeardownRunner:
             self._phase = Phase.TARGET_GONE
             self._ending.set()
 
+    def moved(self) -> None:
+        """The target is in another management cluster now: nothing more is removed, and the ledger says so."""
+        if self._phase is Phase.REMOVING:
+            self._phase = Phase.MOVED
+            self._ending.set()
+
     def go_another_way(self, target: ClusterTarget) -> None:
         """The credentials or the address of the member may have changed: restart running removals with them."""
         self.target = target
@@ -286,7 +292,8 @@ class TeardownRunner:
         for runner in self._steps.values():
             if runner.going or not await runner.closed():
                 await runner.abandon(reason, message, by)
-                runner.state = StepState.GIVEN_UP if runner.left else StepState.REMOVED
+                left = StepState.LEFT if self._phase is Phase.MOVED else StepState.GIVEN_UP
+                runner.state = left if runner.left else StepState.REMOVED
             elif runner.unsealed:
                 runner.state = StepState.REMOVED
             else:
@@ -296,6 +303,8 @@ class TeardownRunner:
     def _why_left(self) -> tuple[str, str, str]:
         if self._release:
             return self._release.reason, self._release.message, self._release.by
+        if self._phase is Phase.MOVED:
+            return Reason.MOVED, "the cluster was moved to another management cluster", "clusterctl move"
         return Reason.TARGET_GONE, "the target was gone before the removal was verified", "unwind"
 
     def _going(self, step: Step) -> set[str]:
@@ -465,11 +474,21 @@ class TeardownRunner:
 
 
 async def ended_without_target(
-    teardown: Teardown, target: ClusterTarget, means: RemovalDeps, client: Client, *, sources: Sources
+    teardown: Teardown,
+    target: ClusterTarget,
+    means: RemovalDeps,
+    client: Client,
+    *,
+    sources: Sources,
+    moved: bool = False,
 ) -> Teardown:
-    """The Teardown of a target that is gone, finished: objects that were not verified absent are in the ledger."""
+    """The Teardown of a target that is gone, finished: objects that were not verified absent are in the ledger.
+    `moved`: it is in another management cluster."""
     runner = TeardownRunner(teardown, target, means, client, sources=sources)
-    runner.target_gone()
+    if moved:
+        runner.moved()
+    else:
+        runner.target_gone()
     await runner.run()
     return runner.teardown
 

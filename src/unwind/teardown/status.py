@@ -306,6 +306,7 @@ def _ended(phase: Phase, view: TeardownProgress) -> str:
         Phase.COMPLETE: "all required steps are removed (verified absent)",
         Phase.RELEASED: "the target was released before everything was removed",
         Phase.TARGET_GONE: "the target was gone before everything was verified absent",
+        Phase.MOVED: "the target was moved to another management cluster",
         Phase.REFUSED: "nothing was deleted",
     }
     ending = words.get(phase, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -14,6 +14,7 @@ import msgspec
 from tests.plane.support import profiles
 from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
+from unwind.addons.moves import MovedAddons
 from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -26,6 +27,7 @@ from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.install.install import install
 from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
+from unwind.kube.errors import NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.kube.updates import revise
 from unwind.local.capi import create_cluster
@@ -264,7 +266,8 @@ class TeardownScene(CapiCluster):
         """Take the finalizers off all that is on the member."""
         for name in await self.objects():
             free = {"metadata": {"finalizers": None}}
-            await self.member.client.patch(CONFIG_MAPS, name, free, namespace=self.on_member)
+            with suppress(NotFoundError):  # it is removed as soon as others are unblocked
+                await self.member.client.patch(CONFIG_MAPS, name, free, namespace=self.on_member)
 
     async def record(self, owner: ObjectRef, entries: dict[str, Entry]) -> None:
         cluster = ObjectRef(
@@ -408,7 +411,7 @@ async def all_controllers(
     async with manager_client(client, namespace) as own:
         caches = AddonCaches(own, clock=clock)
         async with removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
-            sources = (SummarySteps(own, caches),)
+            sources = (SummarySteps(own, caches, moved=MovedAddons(deps)),)
             parts = (
                 caches,
                 *addon_controllers(own, caches, deps, owner=owner, metrics=metrics),

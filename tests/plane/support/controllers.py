@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.moves import OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.summary_controller import SummaryController
 from unwind.clock import SYSTEM
@@ -94,6 +95,7 @@ def addon_controllers(
         records,
         SummaryController(client, caches, deps, owner=owner, metrics=metrics, records=records, helm=helm),
         ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
+        OwnerRecordController(client, caches, owner=owner, metrics=metrics),
     )
 
 

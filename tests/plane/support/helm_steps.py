@@ -132,12 +132,13 @@ class Step:
         namespace: str,
         inventory: Inventory,
         tier: int,
+        former: frozenset[str] = frozenset(),
     ) -> None:
         self.member = member
         self.client = member.client
         self.namespace = namespace
         self.owner = inventory.spec.owner.uid
-        self._deployer = DeploymentOwner(object=inventory.spec.owner, tier=tier)
+        self._deployer = DeploymentOwner(object=inventory.spec.owner, tier=tier, former=former)
         self.helm = helm
         self.releaser = HelmReleases(helm)
         self._repository = repository
@@ -160,6 +161,10 @@ class Step:
     async def entries(self) -> dict[str, Entry]:
         [chunk] = await self._inventories.of(self.owner)
         return chunk.spec.entries
+
+    async def lose_inventory(self) -> None:
+        """Delete the inventory, which another management cluster does not have."""
+        await self._inventories.discard_all(await self._inventories.of(self.owner))
 
     async def states(self) -> dict[str, str]:
         return {str(entry.object): entry.state for entry in (await self.entries()).values()}
@@ -260,8 +265,10 @@ async def stepping(
     charts: Path | None = None,
     tier: int = DEFAULT_TIER,
     beside: Step | None = None,
+    former: frozenset[str] = frozenset(),
 ) -> AsyncIterator[Step]:
-    """A step, with its inventory in this namespace. `beside`: it deploys to the same namespace as that one."""
+    """A step, with its inventory in this namespace. `beside`: it deploys to the same namespace as that one. `former`:
+    the owners that it had in other management clusters."""
     client = plane.management.client
     for body in crds("unwind.dev"):
         with suppress(AlreadyExistsError):  # another test was first
@@ -288,7 +295,7 @@ async def stepping(
     ):
         helm = Helm(program, charts=charts)
         where = beside.namespace if beside else target
-        yield Step(own, member, helm, repository, where, msgspec.convert(made, Inventory), tier)
+        yield Step(own, member, helm, repository, where, msgspec.convert(made, Inventory), tier, former)
     # So that the namespace can go.
     inventories = Inventories(client, namespace=namespace)
     for chunk in await inventories.of(owner.uid):

@@ -1,0 +1,198 @@
+"""Clusters that `clusterctl move` moves: never torn down where they leave, and adopted where they arrive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.plane.support import cluster_moves
+from tests.plane.support.cluster_teardowns import (
+    CapiCluster,
+    DeployedScene,
+    all_controllers,
+    ensure_installed,
+    manager,
+    scene,
+)
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.extension_registration import serve
+from tests.plane.support.profiles import ProfileScene, config_map
+from unwind.api.capi import CLUSTERS
+from unwind.api.names import DELETE_FOR_MOVE_ANNOTATION, OWNER_LABEL, OWNERS_ANNOTATION, Finalizer
+from unwind.api.resources import SECRETS
+from unwind.api.rights import HOME
+from unwind.api.unwind import Phase
+from unwind.inventory.inventories import Inventories
+from unwind.local.waiting import until, until_absent
+
+if TYPE_CHECKING:
+    from unwind.api.unwind import Inventory
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import LocalCluster
+    from unwind.local.plane import Plane
+
+
+def reasons(inventory: Inventory | None) -> set[str]:
+    return {entry.ledger.reason for entry in inventory.spec.entries.values() if entry.ledger} if inventory else set()
+
+
+async def test_a_cluster_that_is_moved_is_not_torn_down_and_keeps_its_credentials(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    ref = await it.add_on("web")
+    await it.client.patch(
+        SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": [Finalizer.CREDENTIALS]}}, namespace=namespace
+    )
+    async with manager(it.client):
+        await cluster_moves.pause(it.client, it.name, namespace)
+        await cluster_moves.delete(it.client, CLUSTERS, it.name, namespace)
+        teardown = await it.ended()
+        assert teardown.phase is Phase.MOVED
+        assert [step.state for step in teardown.status.steps] == ["Left"]
+        assert reasons(await it.inventory(ref)) == {"Moved"}
+        assert len(await it.objects()) == 3
+        assert it.deleted() == []
+        assert Finalizer.CREDENTIALS in (await it.secret())["metadata"]["finalizers"]
+    await it.client.patch(SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+async def test_a_new_manager_knows_that_a_cluster_was_moved(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("web")
+    async with manager(it.client):
+        await cluster_moves.pause(it.client, it.name, namespace)
+        await it.annotate({DELETE_FOR_MOVE_ANNOTATION: ""})
+        await it.client.delete(CLUSTERS, it.name, uid=it.uid, namespace=namespace)
+        teardown = await it.teardown(lambda one: one.spec.plan is not None, "recorded")
+        assert teardown.spec.cause == "Moved"
+        assert not teardown.finished
+    await it.client.patch(CLUSTERS, it.name, {"metadata": {"finalizers": []}}, namespace=namespace)
+    await until_absent(it.client, CLUSTERS, it.name, namespace=namespace)
+    async with manager(it.client):
+        assert (await it.ended()).phase is Phase.MOVED
+    assert it.deleted() == []
+
+
+async def test_a_teardown_in_progress_ends_as_moved_and_not_as_target_gone(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    ref = await it.add_on("web", finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for its objects")
+        await cluster_moves.pause(it.client, it.name, namespace)
+        await cluster_moves.delete(it.client, CLUSTERS, it.name, namespace)
+        teardown = await it.ended()
+        assert teardown.phase is Phase.MOVED
+        assert reasons(await it.inventory(ref)) == {"Moved"}
+    await it.unblock()
+
+
+class Arrived(ProfileScene):
+    """A Cluster in the management cluster that it was moved to."""
+
+    def __init__(self, client: Client, source: DeployedScene, made: Object) -> None:
+        super().__init__(client, source.member, source.namespace)
+        self.cluster = CapiCluster(client, source.namespace)
+        self.cluster.name = source.cluster.name
+        self.cluster.uid = made["metadata"]["uid"]
+
+    async def unpause(self) -> None:
+        await cluster_moves.pause(self.client, self.cluster.name, self.namespace, paused=False)
+
+
+async def moved(plane: Plane, source: DeployedScene, client: Client) -> Arrived:
+    """Deploy the profile `web` with two objects to a Cluster, and move the Cluster to another management cluster."""
+    await serve(plane, client)
+    await ensure_installed(client)
+    await source.begin()
+    await source.add_on("web")
+    async with all_controllers(source.client, HOME):
+        await source.deployed("web")
+        uid = (await source.summary_of("web")).metadata.uid
+
+        def recorded(it: Object | None) -> bool:
+            return uid in ((it or {}).get("metadata", {}).get("annotations") or {}).get(OWNERS_ANNOTATION, "")
+
+        name, namespace = source.cluster.name, source.namespace
+        await until(source.client, CLUSTERS, name, recorded, "recorded", namespace=namespace)
+        made = await cluster_moves.move(source.client, client, name, namespace)
+        assert (await source.cluster.ended()).phase is Phase.MOVED
+        await source.until_summaries_gone("web")
+        assert source.deleted() == []
+        assert set(await source.on_member()) == {"web-0", "web-1"}
+    return Arrived(client, source, made)
+
+
+async def test_add_ons_of_a_moved_cluster_are_adopted_by_uid_in_the_new_management_cluster(
+    plane: Plane, namespace: str, fresh_member: LocalCluster
+) -> None:
+    source = DeployedScene(plane, namespace)
+    there = await moved(plane, source, fresh_member.client)
+    name = there.cluster.name
+    before = await there.on_member()
+    # There, the profile has one object less.
+    await there.source("web", config_map(namespace, "web-0", color="green"))
+    await there.profile("web", "web", clusterDeletionBehavior="EnforceRemovePolicies")
+    async with all_controllers(there.client, HOME):
+        await there.until_summary("web", lambda it: bool(it.status.dependencies), "paused", cluster=name, type_="capi")
+        assert await there.on_member() == before, "nothing changes while it is paused"
+        await there.unpause()
+        await there.until_provisioned("web", cluster=name, type_="capi")
+        after = await there.on_member()
+        summary = await there.until_summary("web", lambda _: True, cluster=name, type_="capi")
+        uid = summary.metadata.uid
+        assert set(after) == {"web-0"}, "what the profile does not have any more is pruned"
+        assert after["web-0"]["metadata"]["uid"] == before["web-0"]["metadata"]["uid"]
+        assert after["web-0"]["metadata"]["labels"][OWNER_LABEL] == uid
+        assert after["web-0"]["data"] == {"color": "green"}
+        [chunk] = await Inventories(there.client, namespace=HOME).of(uid)
+        assert {entry.object.uid for entry in chunk.spec.entries.values()} == {after["web-0"]["metadata"]["uid"]}
+        await there.cluster.delete()
+        teardown = await there.cluster.ended()
+        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "1/1")
+        assert await there.on_member() == {}
+
+
+async def test_a_moved_cluster_that_is_deleted_before_it_is_deployed_to_is_torn_down_by_the_adopted_inventory(
+    plane: Plane, namespace: str, fresh_member: LocalCluster
+) -> None:
+    source = DeployedScene(plane, namespace)
+    there = await moved(plane, source, fresh_member.client)
+    name = there.cluster.name
+    await there.add_on("web")
+    async with all_controllers(there.client, HOME):
+        await there.until_summary("web", lambda it: bool(it.status.dependencies), "paused", cluster=name, type_="capi")
+        await there.cluster.delete()
+        await there.unpause()
+        teardown = await there.cluster.ended()
+        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "2/2")
+        assert await there.on_member() == {}
+
+
+async def test_objects_of_an_unknown_owner_are_not_adopted(
+    plane: Plane, namespace: str, fresh_member: LocalCluster
+) -> None:
+    source = DeployedScene(plane, namespace)
+    there = await moved(plane, source, fresh_member.client)
+    name = there.cluster.name
+    # As if another management cluster, which has not given the cluster up, had deployed them.
+    empty = {"metadata": {"annotations": {OWNERS_ANNOTATION: None}}}
+    await there.client.patch(CLUSTERS, name, empty, namespace=namespace)
+    before = await there.on_member()
+    await there.add_on("web")
+    async with all_controllers(there.client, HOME):
+        await there.unpause()
+        failed = await there.until_summary(
+            "web",
+            lambda it: "managed by" in msgspec.json.encode(it.status).decode(),
+            "conflict",
+            cluster=name,
+            type_="capi",
+        )
+        assert failed.status.feature_summaries[0].status == "Failed"
+        assert {key: it["metadata"]["uid"] for key, it in (await there.on_member()).items()} == {
+            key: it["metadata"]["uid"] for key, it in before.items()
+        }
+        await there.cluster.delete()
+        await there.cluster.ended()
+        assert set(await there.on_member()) == {"web-0", "web-1"}
