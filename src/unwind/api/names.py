@@ -251,6 +251,19 @@ AZURE_RESOURCE_ID_ANNOTATION = "serviceoperator.azure.com/resource-id"
 """The ARM id of the Azure resource of an object. Written together with the finalizer, before the resource is
 created."""
 
+# Credentials for external resources of objects on members: Secrets that administrators create in Unwind's namespace.
+CREDENTIALS_PREFIX = "unwind-external-"
+"""Prefix of the names of these Secrets. An admission policy lets only administrators write Secrets with this prefix."""
+EXTERNAL_LABEL = "unwind.dev/external-system"
+"""On a Secret `unwind-external-…` in Unwind's namespace: the external system that its credentials are for, such as
+azure."""
+EXTERNAL_MEMBER_ANNOTATION = "unwind.dev/external-member"
+"""On a Secret `unwind-external-…`: the member that its credentials are for, as GROUP/KIND/NAMESPACE/NAME of the object
+that represents it."""
+EXTERNAL_NAMESPACES_ANNOTATION = "unwind.dev/external-namespaces"
+"""On a Secret `unwind-external-…`: the namespaces on the member that its credentials are for, separated by commas, or *
+for all."""
+
 # Labels that users set.
 AGGREGATE_LABEL = "rbac.unwind.dev/aggregate-to-manager"
 """On a ClusterRole, "true": aggregates its rules to the manager's role, for kinds that are not known at install
@@ -406,6 +419,11 @@ class Reason(StrEnum):
     """A finalizer blocks deletion; the message names its controller."""
     FINALIZER_NOT_SERVED = "FinalizerNotServed"
     """A finalizer blocks deletion and its controller is not running."""
+    FINALIZER_REMOVED = "FinalizerRemoved"
+    """Ledger: Unwind removed the finalizer of an operator that was not running, after it verified that the external
+    resource is absent."""
+    EXTERNAL_RESOURCE = "ExternalResource"
+    """Its external resource must be deleted first; the message says what that waits for."""
     OWNS_OTHERS = "OwnsOthers"
     """Objects that it owns must be deleted first."""
     IN_USE = "InUse"

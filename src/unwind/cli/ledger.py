@@ -43,6 +43,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """The owner that deployed it."""
     kept: bool = False
     """Kept on purpose. If false, it should have been removed, but its cluster was force-released first."""
+    removed: bool = False
+    """Not left behind: it is gone, and the entry records what Unwind did for that, such as removing the finalizer of
+    an operator that was not running."""
     reason: str
     message: str = ""
     by: str
@@ -183,6 +186,7 @@ def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
                 object=entry.object,
                 owner=str(inventory.spec.owner),
                 kept=entry.kept or entry.adopted,
+                removed=entry.state == EntryState.REMOVED,
                 reason=note.reason,
                 message=note.message,
                 by=note.by,

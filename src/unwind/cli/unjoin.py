@@ -120,7 +120,8 @@ async def unjoin(
                 remedy="start one with `unwind run`",
             )
         teardown = await _carried_out(client, cluster, force=force, within=within, quiet=quiet)
-        left = (await ledger.read(client, cluster.metadata.uid, None)).left
+        rows = (await ledger.read(client, cluster.metadata.uid, None)).left
+        left = tuple(row for row in rows if not row.removed)
         taken = await _take_out(client, member, cluster, quiet=quiet)
     outcome = _outcome(cluster, teardown, gone=True, left=left, credentials=taken)
     console.show_json(outcome) if quiet else _conclude(outcome, left)

@@ -83,11 +83,13 @@ async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     return result
 
 
-async def enter(registry: DeleterRegistry, end: End, ctx: DeleteContext, obj: Object) -> Outcome:
-    """Run the object's chain once."""
+async def enter(
+    registry: DeleterRegistry, end: End, ctx: DeleteContext, obj: Object, *, left_to_others: bool = False
+) -> Outcome:
+    """Run the object's chain once. `left_to_others`: the external resource is deleted by others."""
     until: object = None
     try:
-        through = await registry.chain(ctx, obj, end)
+        through = await registry.chain(ctx, obj, end, left_to_others=left_to_others)
         return await _believed(await through(ctx, obj), end, ctx, obj)
     except (Again, BaseExceptionGroup) as error:
         if again := _again(error):

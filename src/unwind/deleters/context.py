@@ -135,6 +135,19 @@ class DeleteContext:
         other._log = None
         return other
 
+    def with_clients(self, clients: tuple[object, ...]) -> DeleteContext:
+        """The same context with further clients for `client_of`."""
+        other = object.__new__(DeleteContext)
+        other.__dict__.update(self.__dict__)
+        other._clients = (*self._clients, *clients)
+        return other
+
+    def with_memo(self, memo: Memo) -> DeleteContext:
+        """The same context with another memo."""
+        other = self.within(self.deleter)
+        other.memo = memo
+        return other
+
     def tombstone(self) -> dict[str, Any]:
         """What remains of an object that is gone: its identity."""
         ref = self.ref

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.clock import Clock
+    from unwind.deleters.external import ExternalObjects
     from unwind.deleters.memo import Memo
     from unwind.deleters.outcomes import Event, Outcome
     from unwind.deleters.references import Resolver
@@ -57,8 +58,10 @@ class Deletions:
         policy: DeletePolicy | Unknown | None = None,
         teardown: str = "",
         say: Callable[[ObjectRef, Waiting | Failed], None] = lambda *_: None,
+        external: ExternalObjects | None = None,
     ) -> None:
-        """`say` is called when a wait begins, and must not block."""
+        """`say` is called when a wait begins, and must not block. `external`: chooses the end of the chain for objects
+        with an external resource; without it, they are deleted like all others."""
         self.registry = registry
         self.watches = watches
         self.resolver = resolver
@@ -67,6 +70,7 @@ class Deletions:
         self.teardown = teardown
         self.say = say
         self.end = KubernetesEnd()
+        self.external = external
         self.chance = JITTER
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
@@ -135,15 +139,22 @@ class _Deletion:
             teardown=shared.teardown,
             cluster=shared.watches.cluster,
         )
-        return await enter(shared.registry, shared.end, ctx, ctx.tombstone() if obj is None else obj)
+        it = ctx.tombstone() if obj is None else obj
+        if shared.external and (external := await shared.registry.external(self._resource)):
+            end, left_to_others = await shared.external.choose(external, ctx, it)
+            ctx = ctx.with_clients(end.clients)
+            return await enter(shared.registry, end, ctx, it, left_to_others=left_to_others)
+        return await enter(shared.registry, shared.end, ctx, it)
 
     async def _look(self, absence: Absence) -> Object | None:
         """The object as it is now; None if it is verified absent."""
         if absence.happened:
             return None
         # On the first pass the state of the watch is enough: the DELETE has its resourceVersion as a precondition.
-        links = await self._shared.registry.deleters(self._resource)
-        if not self._entries and (seen := absence.seen) and all(link.metadata_only for link in links):
+        registry = self._shared.registry
+        links = await registry.deleters(self._resource)
+        outside = self._shared.external is not None and await registry.external(self._resource) is not None
+        if not (self._entries or outside) and (seen := absence.seen) and all(link.metadata_only for link in links):
             return _as_object(self._resource, seen)
         client, cluster = self._shared.watches.client, self._shared.watches.cluster or None
         name, uid, namespace = self._ref.name, self._ref.uid, self._ref.namespace or None

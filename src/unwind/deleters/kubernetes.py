@@ -76,7 +76,7 @@ class KubernetesEnd:
         # Subscribe before the DELETE is sent, so that no event is missed.
         absence = await ctx.watches.absence(ctx.resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
         ctx.entry.subscriptions.append(absence)
-        left = obj if obj["metadata"].get("deletionTimestamp") else await self._send(ctx, obj)
+        left = obj if obj["metadata"].get("deletionTimestamp") else await self.send(ctx, obj)
         if left and left.get("kind") == "Status":
             # The server has removed it, and only the watch event is missing.
             with suppress(TimeoutError):
@@ -100,7 +100,7 @@ class KubernetesEnd:
             ctx.resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=ctx.cluster or None
         )
 
-    async def _send(self, ctx: DeleteContext, obj: Object) -> Object | None:
+    async def send(self, ctx: DeleteContext, obj: Object) -> Object | None:
         """Send the DELETE. Returns the server's answer: the remaining object or a Status; None if it was already
         gone."""
         try:

@@ -41,6 +41,21 @@ class Memo:
         """The memo of another deleter."""
         return Memo(self._values, self._save, scope=scope)
 
+    def nested(self) -> Memo:
+        """A memo with scopes of its own, stored inside the scope of this one."""
+        prefix, outer = f"{self._scope}.", self._values
+
+        async def save(values: Mapping[str, str | None]) -> None:
+            changes = {f"{prefix}{key}": value for key, value in values.items()}
+            await self._save(changes)
+            for key, value in changes.items():
+                if value is None:
+                    outer.pop(key, None)
+                else:
+                    outer[key] = value
+
+        return Memo({key.removeprefix(prefix): value for key, value in outer.items() if key.startswith(prefix)}, save)
+
     def scopes(self) -> set[str]:
         """The deleters that have recorded something."""
         return {key.partition(".")[0] for key in self._values} if self._values else set()

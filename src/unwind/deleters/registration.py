@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -91,6 +91,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """The type that objects are decoded into; without one they are dicts."""
     metadata_only: bool = False
     """It reads only `metadata`, so the full object need not be fetched for it."""
+    external: bool = False
+    """It acts on the external resource. It is called only where Unwind itself deletes that resource: not while the
+    operator of the kind is running."""
     source: str = "unwind"
     """The package that it comes from."""
     about: str = ""
@@ -104,6 +107,15 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[Kinds, ...]
     open: Callable[[Client], AbstractAsyncContextManager[End]]
     """Called with the client of the cluster when the first object of these kinds is deleted; closed at shutdown."""
+    open_with: Callable[[Mapping[str, str]], AbstractAsyncContextManager[End]] | None = None
+    """The same for objects on a member cluster: called with the values of the Secret that maps credentials to the
+    member and the namespace. Without it, objects on members are held."""
+    operator: Callable[[Client], Awaitable[str]] | None = None
+    """The name of the operator that deletes these resources itself, if it is running on this cluster; empty if it is
+    not running. It raises if that is unknown."""
+    finalizers: tuple[str, ...] = ()
+    """The finalizers of that operator. Unwind removes them if the operator is not running, after the external resource
+    is verified absent."""
     source: str = "unwind"
     about: str = ""
 
@@ -114,6 +126,7 @@ class _Mark(msgspec.Struct, frozen=True, kw_only=True):
     order: int
     when: Callable[[Any], bool] | None
     model: type | None
+    external: bool
 
 
 def deleter(
@@ -124,13 +137,15 @@ def deleter(
     order: int = USUAL,
     when: Callable[[Any], bool] | None = None,
     model: type | None = None,
+    external: bool = False,
 ) -> Callable[[F], F]:
     """Register a function, or a class with a method `delete`, as a deleter for a kind. Can be repeated.
 
         @deleter("example.dev/v1", "Bucket")
         async def empty_first(ctx, obj, next): ...
 
-    Both arguments may contain `*`. The function itself is unchanged and can be called.
+    Both arguments may contain `*`. `external`: it acts on the external resource, with a client of the external end, so
+    it is not called while the operator of the kind is running. The function itself is unchanged and can be called.
     """
 
     def mark(it: F) -> F:
@@ -138,7 +153,7 @@ def deleter(
         kinds = (Kinds(api_version, kind), *(before.kinds if before else ()))
         called = name or (before.name if before else "") or _kebab(it.__name__)
         _check(called, model)
-        setattr(it, _MARK, _Mark(name=called, kinds=kinds, order=order, when=when, model=model))
+        setattr(it, _MARK, _Mark(name=called, kinds=kinds, order=order, when=when, model=model, external=external))
         return it
 
     return mark
@@ -178,6 +193,7 @@ def _registration(it: Any, *, source: str) -> Registration:
         order=mark.order,
         when=mark.when,
         model=mark.model,
+        external=mark.external,
         source=source,
         about=about,
     )

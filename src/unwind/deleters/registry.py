@@ -75,6 +75,8 @@ def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteF
 
 GROUP = "unwind.deleters"
 """Entry point group of plugins. Each entry point is named after the kinds that it is for: `"example.dev/v1/Bucket"`."""
+EXTERNAL_SCOPE = "External"
+"""The scope of the memos of an external end in a removal. It is not a valid name of a deleter."""
 _EVERYTHING = Kinds("*", "*")
 # The memo key that a deleter with a predicate sets on an object that it is for.
 _JOINED = "joined"
@@ -162,6 +164,7 @@ class DeleterRegistry:
         self._links: dict[Resource, tuple[Registration, ...]] = {}
         self._choosy: dict[Resource, bool] = {}
         """Whether some of them have a predicate."""
+        self._externals: dict[Resource, External | None] = {}
 
     async def load(self, resource: Resource | None = None) -> None:
         """Load the plugins that may be for a resource; all of them if none is given."""
@@ -189,6 +192,8 @@ class DeleterRegistry:
 
     async def external(self, resource: Resource) -> External | None:
         """The external end for a resource; None if its objects represent nothing outside the cluster."""
+        if resource in self._externals:
+            return self._externals[resource]
         await self.load(resource)
         self._refuse_broken(resource)
         found = [item for item in self.all() if isinstance(item, External) and _for(item, resource)]
@@ -199,15 +204,23 @@ class DeleterRegistry:
                 reason=Reason.HELD,
                 remedy="remove one of them",
             )
-        return found[0] if found else None
+        self._externals[resource] = external = found[0] if found else None
+        return external
 
-    async def chain(self, ctx: DeleteContext, obj: Object, end: End) -> DeleteFunc[Object]:
-        """The chain for an object. Raises PermanentError if it cannot be determined."""
+    async def chain(
+        self, ctx: DeleteContext, obj: Object, end: End, *, left_to_others: bool = False
+    ) -> DeleteFunc[Object]:
+        """The chain for an object. Raises PermanentError if it cannot be determined. `left_to_others`: the external
+        resource is deleted by others, so deleters that act on it are not called."""
         links = await self.deleters(ctx.resource)
+        names = {link.name for link in links if link.external and left_to_others}
+        links = tuple(link for link in links if link.name not in names) if names else links
         if self._choosy[ctx.resource]:
             links = tuple([link for link in links if await self._joins(link, ctx, obj)])
         begun = ctx.memo.scopes()
-        if begun and (missing := begun.difference([link.name for link in links], [end.name])):
+        # What was recorded while Unwind deleted the external resource itself does not matter any more.
+        others = {*names, EXTERNAL_SCOPE} if left_to_others else names
+        if begun and (missing := begun.difference([link.name for link in links], [end.name], others)):
             raise PermanentError(
                 f"cannot delete {ctx.ref}: {' and '.join(sorted(missing))} started its deletion and is not installed",
                 reason=Reason.HELD,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unwind.api.fields import Unknown
     from unwind.api.unwind import Entry
     from unwind.clock import Clock
+    from unwind.deleters.external import ExternalEnds
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
     from unwind.deploy.owner_marks import DeploymentOwner
@@ -52,6 +53,7 @@ async def prune(
     *,
     deleters: Iterable[Registration | External],
     plugins: Iterable[Plugin] = (),
+    external_ends: ExternalEnds | None = None,
     take_along: bool = False,
     volumes: Callable[[], VolumePolicy | Unknown] = retained,
     going: Callable[[], Collection[str]] = frozenset,
@@ -82,6 +84,7 @@ async def prune(
         records.chunks,
         deleters=deleters,
         plugins=plugins,
+        external_ends=external_ends,
         only=frozenset(doomed),
         take_along=take_along,
         volumes=lambda: policy,

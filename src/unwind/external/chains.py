@@ -7,27 +7,30 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.meta import ObjectMeta, manifest
 from unwind.api.names import Reason
-from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, Inventory, InventorySpec, MemberRef
 from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
 from unwind.deleters.context import DeleteContext
 from unwind.deleters.deletion import happened
+from unwind.deleters.external import ReleasedFinalizers, running_operator, verified_absent
 from unwind.deleters.memo import on_object
-from unwind.deleters.outcomes import Pace, Severity, TransientError
+from unwind.deleters.outcomes import Again, Pace, Severity, TransientError
 from unwind.deleters.references import Resolver
 from unwind.errors import UnwindError
+from unwind.external import released_finalizers
 from unwind.inventory import ledger
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from unwind.api.annotation_values import DeletePolicy
+    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.deleters.attempt import Waiting
@@ -57,13 +60,11 @@ def inventory(
     It has neither owner nor finalizer, because it must outlast the object.
     """
     line = ledger.kept(ref, outcome, at=at)
-    # Stands for the cluster that the manager runs in, which has no Cluster object.
-    here = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=cluster)
     return Inventory(
         metadata=ObjectMeta(name=name_of(ref), namespace=namespace),
         spec=InventorySpec(
             owner=ref,
-            member=MemberRef(object=here, system_uid=cluster),
+            member=MemberRef(object=released_finalizers.home(cluster), system_uid=cluster),
             entries={ref.uid: ledger.entry(line, resource=resource.plural)},
         ),
     )
@@ -85,6 +86,8 @@ async def withdraw(client: Client, ref: ObjectRef, *, namespace: str) -> None:
 
 # A deleter that waits leaves the chain with Again; one that stays inside for this long hangs.
 _WITHIN = 600.0
+OPERATOR_AGAIN = 30.0
+"""Seconds after which an object that its operator deletes is checked again. Nothing reports that an operator stops."""
 
 
 class Chains:
@@ -142,11 +145,41 @@ class Chains:
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
         return outcome
 
+    async def release(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> tuple[str, ...]:
+        """The finalizers of the operator that may be removed from an object whose external resource is gone: none while
+        the operator is running. Recorded in the ledger first. Raises if the resource is not verified absent."""
+        held = tuple(name for name in obj["metadata"].get("finalizers") or () if name in external.finalizers)
+        if not held or await running_operator(external, self._client):
+            return ()
+        end = await self._ends.get(external)
+        why = await verified_absent(end, self._context(resource, ref, obj, *end.clients), obj)
+        record = ReleasedFinalizers(
+            object=ref,
+            resource=resource,
+            cluster=released_finalizers.home(self._watches.cluster),
+            system_uid=self._watches.cluster,
+            finalizers=held,
+            external=external.name,
+            why=why,
+        )
+        wanted = released_finalizers.inventory(record, namespace=self._namespace, at=self._clock.now())
+        await released_finalizers.write(self._client, wanted)
+        return held
+
+    async def operator(self, external: External) -> str:
+        """The operator of these kinds, if it is running; else an empty string."""
+        return await running_operator(external, self._client)
+
     async def unnote(self, ref: ObjectRef) -> None:
         """Delete the ledger entry: the resource is gone after all."""
         await withdraw(self._client, ref, namespace=self._namespace)
 
     async def _go(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> Outcome:
+        held = any(name in external.finalizers for name in obj["metadata"].get("finalizers") or ())
+        if held and (running := await running_operator(external, self._client)):
+            told = f"{running} is running and deletes {ref} itself; to let Unwind delete it, stop the operator"
+            wait = _refusal(Again(told, after=OPERATOR_AGAIN))
+            return await keep_by_policy(self._context(resource, ref, obj), obj, wait)
         try:
             end = await self._ends.get(external)
         except TransientError as error:
@@ -178,9 +211,9 @@ class Chains:
         )
 
 
-def _refusal(error: TransientError) -> DeleteFunc[Object]:
-    """The rest of a chain whose external system is unreachable. Keeping the resource needs no connection: with lost
-    credentials the object can still be released."""
+def _refusal(error: TransientError | Again) -> DeleteFunc[Object]:
+    """The rest of a chain whose external system is unreachable, or whose operator deletes the resource. Keeping the
+    resource needs no connection: with lost credentials the object can still be released."""
 
     async def refuse(ctx: DeleteContext, obj: Object) -> Outcome:
         raise error
@@ -203,37 +236,64 @@ class Ends:
         """The connections are closed when the task group ends."""
         self._client = client
         self._tasks = tasks
-        self._open: dict[External, asyncio.Future[End]] = {}
+        self._open: dict[Hashable, asyncio.Future[End]] = {}
+        self._keeping: dict[Hashable, asyncio.Task[None]] = {}
 
     async def get(self, external: External) -> End:
         """The open connection. Raises if it cannot be opened; the next call retries."""
-        if external not in self._open:
-            opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-            self._open[external] = opened
-            # In a task of its own: a context entered in one task must not be left in another, and the first caller may
-            # be
-            # cancelled.
-            self._tasks.create_task(self._keep(external, opened))
-        # Several callers may wait for it, and the cancellation of one must not cancel the others.
-        return await asyncio.shield(self._open[external])
+        return await self.get_with(external, external.name, lambda: external.open(self._client))
 
-    async def _keep(self, external: External, opened: asyncio.Future[End]) -> None:
+    async def get_with(
+        self,
+        key: Hashable,
+        name: str,
+        open: Callable[[], AbstractAsyncContextManager[End]],  # noqa: A002
+    ) -> End:
+        """The same for a connection that `open` opens, one for each key."""
+        if key not in self._open:
+            opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+            self._open[key] = opened
+            # In a task of its own: a context entered in one task must not be left in another, and the first caller may
+            # be cancelled.
+            self._keeping[key] = self._tasks.create_task(self._keep(key, name, open, opened))
+        # Several callers may wait for it, and the cancellation of one must not cancel the others.
+        return await asyncio.shield(self._open[key])
+
+    def close(self, key: Hashable) -> None:
+        """Close a connection."""
+        self._open.pop(key, None)
+        if task := self._keeping.pop(key, None):
+            task.cancel()
+
+    def close_all(self) -> None:
+        """Close all connections."""
+        for key in list(self._keeping):
+            self.close(key)
+
+    async def _keep(
+        self,
+        key: Hashable,
+        name: str,
+        open: Callable[[], AbstractAsyncContextManager[End]],  # noqa: A002
+        opened: asyncio.Future[End],
+    ) -> None:
         cancellation = Cancellation()
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(_OPENED_WITHIN):
-                    end = await stack.enter_async_context(external.open(self._client))
+                    end = await stack.enter_async_context(open())
                 opened.set_result(end)
                 await asyncio.Event().wait()
         except BaseException as error:  # noqa: BLE001 - an end of another package may raise anything
             cancellation.check(error)
-            self._open.pop(external, None)
+            self._open.pop(key, None)
+            self._keeping.pop(key, None)
             why = described(error)
             if opened.done():
-                log.warning("external connection failed, reopened on next use", end=external.name, why=why)
+                log.warning("external connection failed, reopened on next use", end=name, why=why)
                 return
             remedy = "" if isinstance(error, UnwindError) else "see the log of the manager"
-            opened.set_exception(TransientError(f"cannot connect to {external.name}: {why}", remedy=remedy))
+            opened.set_exception(TransientError(f"cannot connect to {name}: {why}", remedy=remedy))
             # The waiting caller may have been cancelled meanwhile.
             opened.exception()
         finally:

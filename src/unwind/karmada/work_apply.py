@@ -197,6 +197,7 @@ class WorkApplier:
                 DeploymentReport(wanted=wanted),
                 deleters=self._deps.deleters,
                 plugins=self._deps.plugins,
+                external_ends=self._deps.external_ends,
                 take_along=takes_along(work),
                 volumes=lambda: volume_policy(work.metadata.annotations),
                 started=started,

@@ -42,6 +42,7 @@ from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.external.controller import ExternalController
 from unwind.external.deletion_metrics import Measures
+from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
 from unwind.inventory.inventories import Inventories
@@ -88,8 +89,14 @@ class Shared:
         """The connections to member clusters."""
         self.inventories = Inventories(client, namespace=namespace)
         self.plugins = tuple(installed())
+        self.external_ends = MemberEnds(client, namespace=namespace)
+        """Connections to external systems, for objects on members."""
         self.deployment = RemovalDeps(
-            members=self.members, inventories=self.inventories, deleters=BUILTIN, plugins=self.plugins
+            members=self.members,
+            inventories=self.inventories,
+            deleters=BUILTIN,
+            plugins=self.plugins,
+            external_ends=self.external_ends,
         )
         """For add-ons and Works."""
         self.teardown = msgspec.structs.replace(
@@ -127,7 +134,7 @@ def components(context: ManagerContext) -> list[Components]:
     """Everything that runs in the manager, by package."""
     shared = Shared(context)
     return [
-        Components(shared=(shared.members,)),
+        Components(shared=(shared.members, shared.external_ends)),
         external(context, shared),
         addons(context, shared),
         teardowns(context, shared),

@@ -123,6 +123,8 @@ async def has_a_say(deletions: Deletions, resource: Resource, obj: Object) -> bo
         return True  # objects of a release have no owner label: a profile has taken this one over
     if protection.labelled(obj["metadata"].get("labels")):
         return True  # whether it may be deleted is decided when its turn comes, and its DELETE has preconditions
+    if await deletions.registry.external(resource):
+        return True  # its external resource is deleted first
     for link in await deletions.registry.deleters(resource):
         if link.name not in _ASKED_HERE and (link.when is None or link.when(_read(link.model, obj))):
             return True

@@ -16,9 +16,10 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited, to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
+from unwind.deleters.external import ExternalObjects
 from unwind.deleters.kubernetes import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
-from unwind.deleters.registry import DeleterRegistry
+from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
 from unwind.inventory.inventories import Notes, items
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.workqueue import JITTER
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Blocker, Inventory
     from unwind.clock import Clock
+    from unwind.deleters.external import ExternalEnds
+    from unwind.deleters.memo import Memo
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
     from unwind.inventory.inventories import Inventories, Item
@@ -89,6 +92,7 @@ class Removal:
         *,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
+        external_ends: ExternalEnds | None = None,
         only: Collection[str] | None = None,
         teardown: str = "",
         take_along: bool = False,
@@ -109,6 +113,7 @@ class Removal:
         whether another step waits for this one. `going`: the owners whose objects are removed at the same time. The
         removal waits for them, so no owner that waits for this one may be among them. `changed`: called whenever
         `progress` changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases.
+        `external_ends`: deletes external resources of objects on members; without it, these objects are held.
         `volumes`: the policy for claims of StatefulSets; while it is unknown, nothing is deleted."""
         self.progress = RemovalProgress()
         self._member = member
@@ -162,6 +167,7 @@ class Removal:
             clock=clock,
             teardown=teardown,
             say=self._set_wait,
+            external=ExternalObjects(external_ends, cluster),
         )
 
     @property
@@ -406,6 +412,8 @@ class Removal:
         ref = item.entry.object
         memo = self._inventories.memo(self._chunks[item.chunk], item.key, item.entry)
         resource = await self._retry(ref, lambda: self._served.resource(item))
+        if resource is None and EXTERNAL_SCOPE in memo.scopes():
+            resource = item.resource  # whether its external resource is gone is not known
         if resource is None:
             return Gone("its CRD is gone")
         if ref.group in BUILT_IN:
@@ -414,7 +422,7 @@ class Removal:
         doubt = self._doubts[ref] = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             deleting = group.create_task(self._deletions.delete(resource, ref, memo))
-            doubting = group.create_task(self._until_kind_gone(item, doubt))
+            doubting = group.create_task(self._until_kind_gone(item, memo, doubt))
             await asyncio.wait([deleting, doubting], return_when=asyncio.FIRST_COMPLETED)
             kind_gone = doubting.done()
             doubting.cancel()
@@ -422,12 +430,12 @@ class Removal:
         del self._doubts[ref]
         return Gone("its CRD is gone") if kind_gone else deleting.result()
 
-    async def _until_kind_gone(self, item: Item, doubt: asyncio.Event) -> None:
+    async def _until_kind_gone(self, item: Item, memo: Memo, doubt: asyncio.Event) -> None:
         while True:
             await doubt.wait()
             doubt.clear()
             result = await attempt(self._served.resource(item, anew=True))
-            if result is None:
+            if result is None and EXTERNAL_SCOPE not in memo.scopes():
                 return
             # The CRD exists, or that is unknown: the deletion itself reports the error and retries.
 

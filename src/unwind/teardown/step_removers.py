@@ -14,6 +14,7 @@ from unwind.api.unwind import Effort, Inventory, Step
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import to_tell, unless
 from unwind.deleters.deletion import retry_until_done
+from unwind.deleters.external import ExternalEnds
 from unwind.deleters.registration import External, Registration
 from unwind.deleters.registry import Plugin
 from unwind.inventory.inventories import Inventories, items
@@ -49,6 +50,7 @@ class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
     inventories: Inventories
     deleters: tuple[Registration | External, ...]
     plugins: tuple[Plugin, ...] = ()
+    external_ends: ExternalEnds | None = None
     best_effort: float = BEST_EFFORT
     clock: Clock = SYSTEM
 
@@ -213,6 +215,7 @@ class _InventoryRemoval:
                 chunks,
                 deleters=means.deleters,
                 plugins=means.plugins,
+                external_ends=means.external_ends,
                 teardown=context.teardown,
                 take_along=context.take_along,
                 volumes=context.volumes,

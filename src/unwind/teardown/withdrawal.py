@@ -329,6 +329,7 @@ class Withdrawals:
                 chunks,
                 deleters=self._deps.deleters,
                 plugins=self._deps.plugins,
+                external_ends=self._deps.external_ends,
                 releases=self._releases,
                 take_along=take_along,
                 volumes=withdrawal.volumes,

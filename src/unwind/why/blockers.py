@@ -36,6 +36,7 @@ _ACTORS: dict[str, str] = {
     Reason.UNKNOWN_VALUE: "the author of that value",
     Reason.HELD: "the administrator of Unwind",
     Reason.PROTECTED: "the user who protected it",
+    Reason.EXTERNAL_RESOURCE: "unwind",
 }
 # The API server's conditions of a Namespace that is being deleted. Only they name the finalizers of its contents. The
 # counts in them change all the time.

@@ -12,6 +12,7 @@ from unwind.addons.profile_controller import ProfileController
 from unwind.addons.summary_controller import SummaryController
 from unwind.clock import SYSTEM
 from unwind.deleters.builtin import BUILTIN
+from unwind.external.member_ends import MemberEnds
 from unwind.inventory.inventories import Inventories
 from unwind.members.members import Members
 from unwind.teardown.signatures import RecordKeys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches
     from unwind.clock import Clock
     from unwind.components import Component
+    from unwind.deleters.registry import Plugin
     from unwind.helm.program import Helm
     from unwind.kube.client import Client
     from unwind.kube.fencing import ShardOwner
@@ -101,14 +103,22 @@ def addon_controllers(
 
 @asynccontextmanager
 async def removal_deps(
-    client: Client, namespace: str, *, clock: Clock = SYSTEM, best_effort: float = 60.0
+    client: Client,
+    namespace: str,
+    *,
+    clock: Clock = SYSTEM,
+    best_effort: float = 60.0,
+    plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[RemovalDeps]:
     """What the controllers of a manager share. `namespace`: where the Inventories are."""
-    async with Members(client, clock=clock) as members:
+    ends = MemberEnds(client, namespace=namespace, clock=clock)
+    async with Members(client, clock=clock) as members, ends:
         yield RemovalDeps(
             members=members,
             inventories=Inventories(client, namespace=namespace),
             deleters=BUILTIN,
+            plugins=plugins,
+            external_ends=ends,
             best_effort=best_effort,
             clock=clock,
         )

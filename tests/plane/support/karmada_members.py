@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.components import Component
+    from unwind.deleters.registry import Plugin
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.teardown.step_removers import RemovalDeps
@@ -51,13 +52,14 @@ async def running(
     *more: Callable[[Client, KarmadaCaches, AddonCaches, RemovalDeps], Component],
     clock: Clock = SYSTEM,
     namespace: str = HOME,
+    plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[KarmadaCaches]:
     """The cluster controller runs as the manager of a namespace, and with it what else is made for the caches."""
     everything, metrics = Owner(), Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own:
         addons, caches = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         recorder = Recorder(own, instance="test")
-        async with removal_deps(own, namespace, clock=clock) as deps:
+        async with removal_deps(own, namespace, clock=clock, plugins=plugins) as deps:
             clusters = ClusterController(
                 own,
                 caches,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
+    from unwind.deleters.registry import Plugin
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import ShardOwner
@@ -96,12 +97,16 @@ async def running(
     clock: Clock | None = None,
     owner: ShardOwner | None = None,
     helm: Helm | None = None,
+    plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[Clock]:
     """Run the controllers as the manager of the namespace, by a clock that stands still unless there is another."""
     clock = clock or StillClock()
     owner = owner or Owner()
     metrics = Metrics(CollectorRegistry())
-    async with manager_client(client, namespace) as own, removal_deps(own, namespace, clock=clock) as deps:
+    async with (
+        manager_client(client, namespace) as own,
+        removal_deps(own, namespace, clock=clock, plugins=plugins) as deps,
+    ):
         caches = AddonCaches(own, clock=clock)
         controllers = addon_controllers(own, caches, deps, owner=owner, metrics=metrics, helm=helm)
         async with running_components((caches, *controllers)):

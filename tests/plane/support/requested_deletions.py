@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     import pytest
 
     from unwind.clock import Clock
+    from unwind.deleters.registry import Plugin
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
 
@@ -63,11 +64,13 @@ ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 
 
 @asynccontextmanager
-async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[RequestController]:
+async def manager(
+    client: Client, home: str, *, clock: Clock = SYSTEM, plugins: tuple[Plugin, ...] = ()
+) -> AsyncIterator[RequestController]:
     """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
     async with (
         manager_client(client, home) as own,
-        request_controller(own, home, clock=clock) as (caches, controller),
+        request_controller(own, home, clock=clock, plugins=plugins) as (caches, controller),
     ):
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
@@ -78,11 +81,11 @@ async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncI
 
 @asynccontextmanager
 async def request_controller(
-    client: Client, home: str, *, clock: Clock = SYSTEM
+    client: Client, home: str, *, clock: Clock = SYSTEM, plugins: tuple[Plugin, ...] = ()
 ) -> AsyncIterator[tuple[AddonCaches, RequestController]]:
     """The controller of requests with its caches; neither runs."""
     caches = AddonCaches(client, clock=clock)
-    async with removal_deps(client, home, clock=clock) as deps:
+    async with removal_deps(client, home, clock=clock, plugins=plugins) as deps:
         yield (
             caches,
             RequestController(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
     from unwind.api.resources import Resource
     from unwind.components import Component
+    from unwind.deleters.registry import Plugin
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client, Object
     from unwind.teardown.step_removers import RemovalDeps
@@ -47,7 +48,7 @@ class WorkSite:
         self.there = there
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[WorkController]:
+    async def working(self, *, plugins: tuple[Plugin, ...] = ()) -> AsyncIterator[WorkController]:
         """The controllers run."""
         made: list[WorkController] = []
 
@@ -64,7 +65,7 @@ class WorkSite:
             kept.append(WithdrawalRecords(client, addons, deps, keys=keys, owner=Owner(), metrics=metrics))
             return kept[0]
 
-        async with running(self.client, records, works, namespace=self.home):
+        async with running(self.client, records, works, namespace=self.home, plugins=plugins):
             yield made[0]
 
     async def until_idle(

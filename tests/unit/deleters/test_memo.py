@@ -47,6 +47,18 @@ async def test_what_is_known_already_is_not_written_again() -> None:
     assert store.written == []
 
 
+async def test_a_nested_memo_is_stored_inside_the_scope_and_seen_by_its_owner_only() -> None:
+    store = Store()
+    outer = Memo({"outer.key": "1", "outer.inner.old": "2", "other.key": "3"}, store.save, scope="outer")
+    inner = outer.nested().of("inner")
+    assert inner.get("old") == "2"
+    await inner.put("new", "4")
+    await inner.drop("old")
+    assert store.written == [{"outer.inner.new": "4"}, {"outer.inner.old": None}]
+    assert outer.nested().of("inner").get("new") == "4", "the outer memo has it as well"
+    assert outer.scopes() == {"outer", "other"}
+
+
 async def test_each_deleter_sees_its_own_only() -> None:
     memo = nowhere()
     await memo.of("one").put("step", "1")

@@ -150,6 +150,17 @@ async def test_a_predicate_that_fails_holds_the_object() -> None:
     assert end.calls == 0
 
 
+async def test_deleters_of_the_external_resource_are_not_called_if_others_delete_it() -> None:
+    trace = Trace()
+    registry = DeleterRegistry([trace.link("outside", external=True), trace.link("inside")])
+    kept = nowhere()
+    await kept.of("outside").put("begun")
+    await enter(registry, FakeEnd(), context(memo=kept), OBJECT, left_to_others=True)
+    assert trace.entered == ["inside"]
+    await enter(registry, FakeEnd(), context(memo=kept), OBJECT)
+    assert trace.entered == ["inside", "inside", "outside"]
+
+
 async def test_two_ends_for_one_kind_hold_it() -> None:
     ends = [External(name=name, kinds=(Kinds("a.dev/*", "*"),), open=lambda _: None) for name in ("x", "y")]  # type: ignore[arg-type,return-value]
     buckets = Resource("a.dev", "v1", "buckets", "Bucket")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unwind.api.annotation_values import DeletePolicy
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.components import ManagerContext, Role
+from unwind.external.member_ends import MemberEnds
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.metrics import Metrics
@@ -57,14 +58,17 @@ def wired(client: Client) -> list[Components]:
 
 def test_all_controllers_use_the_same_members_inventories_and_plugins() -> None:
     found = wired(Objects(resources=()).client)
-    [members] = [item for share in found for item in share.shared]
-    assert isinstance(members, Members)
+    shared = [item for share in found for item in share.shared]
+    [members] = [item for item in shared if isinstance(item, Members)]
+    [ends] = [item for item in shared if isinstance(item, MemberEnds)]
+    assert len(shared) == 2
     everything = reachable([controller for share in found for controller in (*share.controllers, *share.serving)])
     assert [item for item in everything if isinstance(item, Members)] == [members]
     assert len([item for item in everything if isinstance(item, Inventories)]) == 1
     deps = [item for item in everything if isinstance(item, RemovalDeps)]
     assert len(deps) == 2  # by the clock of the manager, and by that of the API server
     assert {item.members for item in deps} == {members}
+    assert {item.external_ends for item in deps} == {ends}
     assert len({id(item.plugins) for item in deps}) == 1
 
 

@@ -16,7 +16,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.policies import RequestIdPolicy, UserAgentPolicy
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.core.rest import AsyncHttpResponse, HttpRequest
-from azure.identity.aio import DefaultAzureCredential
+from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential
 from azure.mgmt.core import AsyncARMPipelineClient
 from azure.mgmt.core.policies import AsyncARMChallengeAuthenticationPolicy
 
@@ -36,6 +36,7 @@ PUBLIC = "https://management.azure.com"
 # AZURE_CLIENT_ID, AZURE_AUTHORITY_HOST and so on.
 ENDPOINT_VARIABLE = "AZURE_RESOURCE_MANAGER_ENDPOINT"
 AUDIENCE_VARIABLE = "AZURE_RESOURCE_MANAGER_AUDIENCE"
+_IDENTITY = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
 # Timeout for a token and a response together.
 DEADLINE = 60.0
 _PLAIN = "/-._~!$&'()*+,;=:@"
@@ -52,13 +53,16 @@ class ArmClient:
         endpoint: str = PUBLIC,
         audience: str = "",
         deadline: float = DEADLINE,
+        subscription: str = "",
     ) -> None:
-        """The session and the credential belong to the caller."""
+        """The session and the credential belong to the caller. `subscription`: send no request about resources outside
+        this subscription."""
         self.endpoint = endpoint.rstrip("/")
         self._origin = _origin(self.endpoint)
         if self._origin is None:
             raise UnwindError(f"invalid Azure Resource Manager endpoint {endpoint!r}", remedy="use one with https://")
         self._deadline = deadline
+        self._subscription = subscription
         scope = f"{(audience or self.endpoint).rstrip('/')}/.default"
         # No policies that retry, follow redirects or log: the chain retries, a redirect would send the token elsewhere,
         # and the URLs of operations contain signatures.
@@ -106,6 +110,12 @@ class ArmClient:
         return await self._send("GET", url)
 
     def _url(self, path: str, api_version: str, query: Mapping[str, str]) -> str:
+        if self._subscription and not f"{path}/".lower().startswith(f"/subscriptions/{self._subscription}/".lower()):
+            raise PermanentError(
+                f"cannot access {shown(path)!r}: the credentials are limited to subscription {self._subscription}",
+                reason=Reason.HELD,
+                remedy="correct the ARM id, or map credentials for its subscription",
+            )
         asked = urlencode({"api-version": api_version, **query})
         return f"{self.endpoint}{quote(path, safe=_PLAIN)}?{asked}"
 
@@ -143,6 +153,29 @@ async def connected(environ: Mapping[str, str] = os.environ) -> AsyncIterator[Ar
                 credential,
                 endpoint=environ.get(ENDPOINT_VARIABLE) or PUBLIC,
                 audience=environ.get(AUDIENCE_VARIABLE, ""),
+            )
+
+
+@asynccontextmanager
+async def connected_with(
+    values: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> AsyncIterator[ArmClient]:
+    """A client with the identity in a Secret: AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, as in a
+    credential Secret of Azure Service Operator. AZURE_SUBSCRIPTION_ID limits it to one subscription. The cloud is the
+    manager's."""
+    logging.getLogger("azure").setLevel(logging.WARNING)
+    missing = [name for name in _IDENTITY if not values.get(name)]
+    if missing:
+        raise UnwindError(f"the Secret with the Azure credentials has no {' and no '.join(missing)}", remedy="add it")
+    async with session() as shared:
+        transport = AioHttpTransport(session=shared, session_owner=False)
+        async with ClientSecretCredential(*(values[name] for name in _IDENTITY), transport=transport) as credential:
+            yield ArmClient(
+                shared,
+                credential,
+                endpoint=environ.get(ENDPOINT_VARIABLE) or PUBLIC,
+                audience=environ.get(AUDIENCE_VARIABLE, ""),
+                subscription=values.get("AZURE_SUBSCRIPTION_ID", ""),
             )
 
 

@@ -24,7 +24,7 @@ _SUBSCRIPTIONS_API = "2022-12-01"
 _CANCELLED = "cancelled"
 
 
-@deleter("subscription.azure.com/*", "Alias")
+@deleter("subscription.azure.com/*", "Alias", external=True)
 async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Cancel the subscription of an alias before the alias is deleted."""
     # The log lines are those of Azure Service Operator's own alias deleter, so that searches for them still work.
@@ -85,7 +85,7 @@ async def _over(arm: ArmClient, subscription: str) -> bool:
     return reply.ok and (reply.content or {}).get("state") in ("Disabled", "Deleted")
 
 
-@deleter("apimanagement.azure.com/*", "Product")
+@deleter("apimanagement.azure.com/*", "Product", external=True)
 async def product_with_subscriptions(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Delete an API Management product together with its subscriptions, which would otherwise block it."""
     if ctx.absent:
@@ -109,7 +109,7 @@ _NAMESPACE, _NAME = "azureserviceoperator-system", "azureserviceoperator-control
 _LABEL = "app=azure-service-operator-v2"
 
 
-@deleter("*.azure.com/*", "*", name="azure-operator-away", order=EARLY - 100)
+@deleter("*.azure.com/*", "*", name="azure-operator-away", order=EARLY - 100, external=True)
 async def azure_operator_away(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Leave the object to Azure Service Operator while it is running."""
     # Before every other deleter of these kinds: some of them change things at Azure before they call `next`.
@@ -146,6 +146,14 @@ async def _left_by_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object])
         "delete it there if it is not needed",
         by="Azure Service Operator",
     )
+
+
+async def running(client: Client) -> str:
+    """The name of Azure Service Operator on this cluster, if it is running; else an empty string."""
+    found = await alive(client)
+    if found is None:
+        return ""
+    return f"Azure Service Operator ({found['metadata']['namespace']}/{found['metadata']['name']})"
 
 
 async def alive(client: Client) -> Object | None:

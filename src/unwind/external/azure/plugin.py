@@ -5,12 +5,18 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from unwind.api.names import AZURE_FINALIZER
 from unwind.deleters.registration import External, Kinds
 from unwind.errors import UnwindError
 
 try:
-    from unwind.external.azure.arm import connected
-    from unwind.external.azure.deleters import azure_operator_away, cancel_subscription, product_with_subscriptions
+    from unwind.external.azure.arm import connected, connected_with
+    from unwind.external.azure.deleters import (
+        azure_operator_away,
+        cancel_subscription,
+        product_with_subscriptions,
+        running,
+    )
     from unwind.external.azure.end import ArmEnd
     from unwind.external.azure.vaults import purge_vault
 except ImportError as error:
@@ -19,7 +25,7 @@ except ImportError as error:
     raise UnwindError(what, remedy="pip install 'kube-unwind[azure]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from unwind.deleters.context import End
     from unwind.kube.client import Client
@@ -34,9 +40,19 @@ async def opened(_: Client) -> AsyncIterator[End]:
         yield ArmEnd(arm)
 
 
+@asynccontextmanager
+async def opened_with(values: Mapping[str, str]) -> AsyncIterator[End]:
+    """Azure Resource Manager, with the identity in a Secret."""
+    async with connected_with(values) as arm:
+        yield ArmEnd(arm)
+
+
 AZURE = External(
     name="azure",
     kinds=(Kinds("*.azure.com/*", "*"),),
     open=opened,
+    open_with=opened_with,
+    operator=running,
+    finalizers=(AZURE_FINALIZER,),
     about="Delete the Azure resource of an object of Azure Service Operator.",
 )

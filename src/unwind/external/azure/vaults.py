@@ -69,7 +69,7 @@ def delete_mode(obj: Object) -> DeleteMode:
     return DeleteMode.PURGE if modes == {DeleteMode.PURGE} else DeleteMode.SOFT_DELETE
 
 
-@deleter("keyvault.azure.com/*", "Vault")
+@deleter("keyvault.azure.com/*", "Vault", external=True)
 async def purge_vault(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Purge a Key Vault after its deletion, if requested and allowed by its purge protection."""
     vault = await _remembered(ctx, obj)

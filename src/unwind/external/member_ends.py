@@ -1,0 +1,174 @@
+"""External ends for objects on member clusters, with credentials that the platform mapped to the member.
+
+A member can name any external resource in its objects. So Unwind never uses its own identity for them, but only the
+credentials in a Secret that names this member and this namespace. Only administrators can write these Secrets: they are
+in Unwind's namespace, and their names begin with a prefix that an admission policy guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from unwind.api.meta import ObjectMeta
+from unwind.api.names import (
+    CREDENTIALS_PREFIX,
+    EXTERNAL_LABEL,
+    EXTERNAL_MEMBER_ANNOTATION,
+    EXTERNAL_NAMESPACES_ANNOTATION,
+    Reason,
+)
+from unwind.api.resources import SECRETS
+from unwind.clock import SYSTEM
+from unwind.concurrency import SingleFlight
+from unwind.deleters.outcomes import PermanentError, TransientError
+from unwind.external import released_finalizers
+from unwind.external.chains import Ends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from unwind.api.meta import ObjectRef
+    from unwind.clock import Clock
+    from unwind.deleters.context import End
+    from unwind.deleters.external import ReleasedFinalizers
+    from unwind.deleters.registration import External
+    from unwind.kube.client import Client
+
+EVERY_NAMESPACE = "*"
+
+
+class CredentialsSecret(msgspec.Struct, frozen=True):
+    """A Secret that maps credentials to a member."""
+
+    metadata: ObjectMeta
+    data: dict[str, str] | None = None
+
+    @property
+    def member(self) -> str:
+        return self.metadata.annotations.get(EXTERNAL_MEMBER_ANNOTATION, "")
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        words = self.metadata.annotations.get(EXTERNAL_NAMESPACES_ANNOTATION, "").replace(" ", "").split(",")
+        return frozenset(word for word in words if word)
+
+    def values(self) -> dict[str, str]:
+        """The decoded values. Raises PermanentError if one is not text; the value itself is never shown."""
+        found = {}
+        for key, value in (self.data or {}).items():
+            try:
+                found[key] = base64.b64decode(value, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                raise PermanentError(
+                    f"cannot decode {key!r} of Secret {self.metadata.namespace}/{self.metadata.name}: not UTF-8 text",
+                    reason=Reason.UNAUTHENTICATED,
+                    remedy="correct the value",
+                ) from None
+        return found
+
+
+def member_name(cluster: ObjectRef) -> str:
+    """The name of a member in the annotation of a Secret: GROUP/KIND/NAMESPACE/NAME, without an empty namespace."""
+    return "/".join(part for part in (cluster.group, cluster.kind, cluster.namespace, cluster.name) if part)
+
+
+def mapped(secrets: Iterable[CredentialsSecret], *, member: str, namespace: str) -> CredentialsSecret | None:
+    """The Secret for a member and a namespace; None if there is none (pure). One that names the namespace is preferred
+    to one for all namespaces. Raises TransientError if two fit equally well.
+
+    Other names are ignored, because any user with the right to create Secrets could have chosen them.
+    """
+    fitting = [one for one in secrets if one.metadata.name.startswith(CREDENTIALS_PREFIX) and one.member == member]
+    for words in ({namespace} - {""}, {EVERY_NAMESPACE}):
+        found = [one for one in fitting if one.namespaces & words]
+        if len(found) > 1:
+            who = " and ".join(sorted(one.metadata.name for one in found))
+            raise TransientError(
+                f"Secrets {who} both map credentials to {member}, namespace {namespace or '(none)'}",
+                reason=Reason.UNAUTHENTICATED,
+                remedy="remove one of them",
+            )
+        if found:
+            return found[0]
+    return None
+
+
+class MemberEnds:
+    """Opens external ends with the mapped credentials. Use it as an async context manager."""
+
+    def __init__(self, client: Client, *, namespace: str, clock: Clock = SYSTEM) -> None:
+        """`client`: of the management cluster. `namespace`: Unwind's own."""
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._group = asyncio.TaskGroup()
+        self._ends: Ends | None = None
+        self._used: dict[tuple[External, str], tuple[External, str, str]] = {}
+        """The last connection by each Secret."""
+        self._home: str = ""
+        self._asking: SingleFlight[str] = SingleFlight()
+        self._listing: SingleFlight[list[CredentialsSecret]] = SingleFlight()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self._ends = Ends(self._client, self._group)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ends:
+            self._ends.close_all()
+        # An exception of the body is raised as it is, and not in a group.
+        await self._group.__aexit__(None, None, None)
+
+    async def is_home(self, system_uid: str) -> bool:
+        if not self._home:
+            self._home = await self._asking.ask("", self._client.cluster_uid)
+        return system_uid == self._home
+
+    async def open(self, external: External, *, cluster: ObjectRef, namespace: str) -> End:
+        assert self._ends  # noqa: S101 - for the type checker
+        member = member_name(cluster)
+        if external.open_with is None:
+            raise PermanentError(
+                f"cannot delete {external.name} resources of objects on {member}: {external.name} takes no credentials",
+                reason=Reason.HELD,
+                remedy="delete the external resource by hand, or set the delete policy of the object to skip",
+            )
+        # Many objects that are deleted together ask at once.
+        secrets = await self._listing.ask(external.name, lambda: self._secrets(external.name))
+        secret = mapped(secrets, member=member, namespace=namespace)
+        if secret is None:
+            raise TransientError(
+                f"no {external.name} credentials are mapped to {member}, namespace {namespace or '(none)'}",
+                reason=Reason.UNAUTHENTICATED,
+                remedy=f"create a Secret {CREDENTIALS_PREFIX}… in namespace {self._namespace} with the label "
+                f"{EXTERNAL_LABEL}={external.name} and the annotations {EXTERNAL_MEMBER_ANNOTATION}={member} and "
+                f"{EXTERNAL_NAMESPACES_ANNOTATION}={namespace or EVERY_NAMESPACE}",
+            )
+        open_with, values = external.open_with, secret.values()
+        # A Secret that changed is a new connection, and the old credentials may be revoked.
+        key = (external, secret.metadata.uid, secret.metadata.resource_version)
+        last = self._used.get(key[:2])
+        if last is not None and last != key:
+            self._ends.close(last)
+        self._used[key[:2]] = key
+        return await self._ends.get_with(key, external.name, lambda: open_with(values))
+
+    async def _secrets(self, name: str) -> list[CredentialsSecret]:
+        found = await self._client.list(SECRETS, namespace=self._namespace, labels=f"{EXTERNAL_LABEL}={name}")
+        return msgspec.convert(found, list[CredentialsSecret], strict=False)
+
+    async def record(self, released: ReleasedFinalizers) -> None:
+        wanted = released_finalizers.inventory(released, namespace=self._namespace, at=self._clock.now())
+        await released_finalizers.write(self._client, wanted)
+
+    async def withdraw(self, ref: ObjectRef) -> None:
+        await released_finalizers.withdraw(self._client, ref, namespace=self._namespace)
