@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
+from tests.plane.support.azure_objects import AzureObjects, ledger_of
 from tests.plane.support.buckets import CONDITIONS, ready, running
+from tests.plane.support.removals import define_inventories
 from unwind.api.meta import ObjectRef
-from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, MEMO_ANNOTATION, Finalizer, Reason
+from unwind.api.names import (
+    AZURE_FINALIZER,
+    AZURE_RESOURCE_ID_ANNOTATION,
+    MEMO_ANNOTATION,
+    RECONCILE_POLICY_ANNOTATION,
+    Finalizer,
+    Reason,
+)
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Resource
 from unwind.api.rights import Right
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
@@ -23,6 +33,7 @@ from unwind.deleters.references import Resolver
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.arm import connected
 from unwind.external.azure.end import ArmEnd
+from unwind.external.chains import OPERATOR_AGAIN
 from unwind.kube.watches import Watches
 from unwind.local import waiting
 from unwind.testing.arm import Arm
@@ -366,3 +377,95 @@ async def _until_gone(aliases: Aliases, clock: StillClock) -> None:
             clock.advance(60)
         await asyncio.sleep(0.05)
     await gone
+
+
+# The finalizer of Azure Service Operator, while that does not run
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def ledger(plane: Plane) -> None:
+    """Serve the kinds of the ledger."""
+    await define_inventories(plane.management.client)
+
+
+@pytest.mark.usefixtures("environ", "ledger")
+async def test_the_finalizer_of_an_operator_that_does_not_run_is_removed_after_the_proof_and_recorded(
+    aliases: Aliases,
+) -> None:
+    ref = await aliases.create("team", subscription=TEAM)
+    await aliases.patch("team", {"metadata": {"finalizers": [Finalizer.EXTERNAL, AZURE_FINALIZER]}})
+    async with controller(aliases):
+        await aliases.delete(ref)
+        await aliases.until_gone("team")
+    assert aliases.asked() == [("POST", CANCEL), ("DELETE", aliases.id("team"))]
+    found = await ledger_of(aliases.client, aliases.namespace, ref.uid)
+    assert found
+    note = found.spec.entries[ref.uid].ledger
+    assert note
+    assert note.reason == Reason.FINALIZER_REMOVED
+    assert AZURE_FINALIZER in note.message
+
+
+@pytest.mark.usefixtures("environ", "ledger")
+async def test_an_alias_that_was_terminating_at_first_sight_is_deleted_at_azure_as_well(aliases: Aliases) -> None:
+    ref = await aliases.create("team", subscription=TEAM)
+    await aliases.patch("team", {"metadata": {"finalizers": [AZURE_FINALIZER]}})
+    await aliases.delete(ref)
+    async with controller(aliases):
+        await aliases.until_gone("team")
+    assert aliases.asked() == [("POST", CANCEL), ("DELETE", aliases.id("team"))]
+    assert await ledger_of(aliases.client, aliases.namespace, ref.uid)
+
+
+@pytest.mark.usefixtures("environ", "ledger")
+async def test_an_alias_that_was_terminating_is_left_to_an_operator_that_runs(aliases: Aliases) -> None:
+    ref = await aliases.create("team", subscription=TEAM)
+    await aliases.patch("team", {"metadata": {"finalizers": [AZURE_FINALIZER]}})
+    await aliases.delete(ref)
+    objects = AzureObjects(aliases.client, aliases.namespace, aliases.arm)
+    async with controller(aliases) as clock:
+        async with objects.operator():
+            # The controller has looked at it when it waits for the clock.
+            await eventually(lambda: OPERATOR_AGAIN in clock.waiting, "a check that is scheduled again")
+            found = await aliases.get("team")
+            assert found["metadata"]["finalizers"] == [AZURE_FINALIZER]
+            assert ready(found) == {}, "the status is the operator's"
+            assert aliases.arm.requests == []
+        await _until_gone(aliases, clock)
+    assert aliases.asked() == [("POST", CANCEL), ("DELETE", aliases.id("team"))]
+
+
+@pytest.mark.usefixtures("environ", "ledger")
+async def test_a_resource_that_is_kept_keeps_the_finalizer_of_its_operator(aliases: Aliases) -> None:
+    ref = await aliases.create("team", subscription=TEAM)
+    patch = {
+        "finalizers": [Finalizer.EXTERNAL, AZURE_FINALIZER],
+        "annotations": {RECONCILE_POLICY_ANNOTATION: "detach-on-delete"},
+    }
+    await aliases.patch("team", {"metadata": patch})
+    async with controller(aliases):
+        await aliases.delete(ref)
+        found = await aliases.until(
+            "team", lambda it: Finalizer.EXTERNAL not in it["metadata"]["finalizers"], "released"
+        )
+    assert found["metadata"]["finalizers"] == [AZURE_FINALIZER]
+    assert aliases.asked() == []
+    assert await ledger_of(aliases.client, aliases.namespace, ref.uid) is None
+
+
+@pytest.mark.usefixtures("environ", "ledger")
+async def test_beside_an_operator_that_runs_the_controller_waits_for_its_finalizer(aliases: Aliases) -> None:
+    ref = await aliases.create("team", subscription=TEAM)
+    await aliases.patch("team", {"metadata": {"finalizers": [Finalizer.EXTERNAL, AZURE_FINALIZER]}})
+    objects = AzureObjects(aliases.client, aliases.namespace, aliases.arm)
+    async with controller(aliases), objects.operator():
+        await aliases.delete(ref)
+        told = await aliases.until("team", lambda it: "is running" in ready(it).get("message", ""), "told")
+        assert "deletes" in ready(told)["message"]
+        assert aliases.arm.requests == []
+        # The operator deletes the resource, and removes its finalizer.
+        aliases.arm.resources.clear()
+        await aliases.patch("team", {"metadata": {"finalizers": [Finalizer.EXTERNAL]}})
+        await aliases.until_gone("team")
+    assert aliases.asked() == []
+    assert await ledger_of(aliases.client, aliases.namespace, ref.uid) is None

@@ -15,14 +15,14 @@ from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import DeleterRegistry, skipped
 from unwind.external import tracked_objects
-from unwind.external.chains import Chains, Ends, Waits
+from unwind.external.chains import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
-from unwind.external.tracked_objects import Act, ExternalTarget, act, matters
+from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, matters
 from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
 from unwind.kube.controller import fenced_queue
@@ -168,7 +168,8 @@ class ExternalController:
         target = ExternalTarget(resource, change.key)
         deletion = self._deletions.get(target)
         old, new = change.old, change.new
-        if new is None or act(new.metadata) is Act.NOTHING:
+        kind = self._following.kinds.get(resource)
+        if new is None or kind is None or kind.act(new.metadata) is Act.NOTHING:
             if deletion:
                 self._queue.add(target)
         elif (
@@ -185,14 +186,14 @@ class ExternalController:
             return
         for resource, kind in self._following.kinds.items():
             for seen in kind.informer.cache.by("namespace", change.key.name):
-                if act(seen.metadata) is Act.DELETE:
+                if kind.act(seen.metadata) is Act.DELETE:
                     self._queue.add(_target(resource, seen.metadata))
 
     def _enqueue_all(self) -> None:
         """Our shards have changed: take up new objects, and drop those of others."""
         for resource, kind in self._following.kinds.items():
             for seen in kind.informer.cache:
-                if act(seen.metadata) is not Act.NOTHING:
+                if kind.act(seen.metadata) is not Act.NOTHING:
                     self._queue.add(_target(resource, seen.metadata))
 
     def _left(self, resource: Resource) -> None:
@@ -218,7 +219,7 @@ class ExternalController:
         if kind is None or seen is None or not self._owner.owns(seen.metadata.uid):
             self._forget(target)
             return None
-        todo = act(seen.metadata)
+        todo = kind.act(seen.metadata)
         if todo is Act.DELETE:
             return await self._delete(kind, target, seen.metadata)
         self._forget(target)
@@ -245,9 +246,17 @@ class ExternalController:
         ref = ref_of(kind.resource, metadata)
         # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
         obj = await self._chains.read(kind.resource, ref)
-        if obj is None or act(tracked_objects.metadata_of(obj)) is not Act.DELETE:
+        if obj is None or kind.act(tracked_objects.metadata_of(obj)) is not Act.DELETE:
             self._forget(target)
             return None
+        if (
+            not is_claimed(tracked_objects.metadata_of(obj))
+            and not isinstance(kind.end, Failed)
+            and await self._chains.operator(kind.end)
+        ):
+            # It was terminating when Unwind first saw it, and its operator deletes it.
+            self._forget(target)
+            return OPERATOR_AGAIN
         deletion = self._begin(kind, target, metadata)
         result = await self._chains.enter(kind.resource, kind.end, ref, obj)
         if isinstance(result, Kept) and self._owner.owns(ref.uid):
@@ -258,9 +267,16 @@ class ExternalController:
             _close(result)
             self._forget(target)
             return None
+        released: tuple[str, ...] = ()
+        if isinstance(result, Gone) and not isinstance(kind.end, Failed):
+            allowed = await attempt(self._chains.release(kind.resource, kind.end, ref, obj))
+            if isinstance(allowed, tuple):
+                released = allowed
+            else:
+                result = allowed
         if isinstance(result, Gone | Kept):
             try:
-                return await self._end(kind, target, deletion, obj, result)
+                return await self._end(kind, target, deletion, obj, result, released)
             except (ApiError, UnreachableError) as error:
                 told = f"cannot remove the finalizer from {ref}: {error}"
                 result = Failed(told, Reason.FAILED, Severity.WARNING, Pace.SLOW, error=error)
@@ -297,19 +313,30 @@ class ExternalController:
         return again
 
     async def _end(
-        self, kind: ExternalKindInformer, target: ExternalTarget, deletion: _Deletion, obj: Object, outcome: Gone | Kept
+        self,
+        kind: ExternalKindInformer,
+        target: ExternalTarget,
+        deletion: _Deletion,
+        obj: Object,
+        outcome: Gone | Kept,
+        operator_finalizers: tuple[str, ...],
     ) -> float | None:
-        """Remove our finalizer."""
+        """Remove our finalizer, and these finalizers of an operator that is not running."""
         read = tracked_objects.metadata_of(obj)
         ref = ref_of(kind.resource, read)
 
         def release(now: Object) -> Object | None:
             if isinstance(outcome, Kept) and matters(tracked_objects.metadata_of(now)) != matters(read):
                 return None  # the object changed meanwhile, and nothing is lost yet: decide again
-            return tracked_objects.released(now)
+            return tracked_objects.released(now, operator_finalizers)
 
         if isinstance(outcome, Gone) and deletion.noted:
             await self._chains.unnote(ref)
+        if isinstance(outcome, Kept) and not is_claimed(read):
+            # Nothing of ours is on it. The finalizer of the operator stays, because the external resource does.
+            self._forget(target)
+            await kind.reports.left_to_others(ref, obj)
+            return None
         written = await revise(self._client, kind.resource, obj, release)
         if written is None:
             return 0.0 if isinstance(outcome, Kept) else None
@@ -318,6 +345,8 @@ class ExternalController:
         self._measures.ended(kind.resource, outcome, seconds=(now - began).total_seconds())
         kind.reports.ended(ref, outcome)
         log.info("deletion finished", object=str(target), uid=ref.uid, end=type(outcome).__name__)
+        if operator_finalizers:
+            log.info("finalizer of an operator removed", object=str(target), finalizers=list(operator_finalizers))
         self._forget(target)
         await kind.reports.left_to_others(ref, written)
         return None

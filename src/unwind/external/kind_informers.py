@@ -25,9 +25,10 @@ from unwind.kube.workqueue import JITTER, Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from unwind.api.meta import ObjectMeta
     from unwind.clock import Clock
     from unwind.deleters.registry import DeleterRegistry
-    from unwind.external.tracked_objects import ExternalObject
+    from unwind.external.tracked_objects import Act, ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
@@ -117,6 +118,10 @@ class ExternalKindInformer:
         self.informer = informer
         self.reports = reports
         self.task = task
+
+    def act(self, metadata: ObjectMeta) -> Act:
+        """The action for an object of this kind."""
+        return tracked_objects.act(metadata, () if isinstance(self.end, Failed) else self.end.finalizers)
 
 
 class ExternalInformers:

@@ -12,6 +12,8 @@ from unwind.api.names import MEMO_ANNOTATION, Finalizer
 from unwind.kube import decoding
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.kube.decoding import Key, View
@@ -56,12 +58,22 @@ def metadata_of(obj: Object) -> ObjectMeta:
     return msgspec.convert(obj["metadata"], ObjectMeta)
 
 
-def act(metadata: ObjectMeta) -> Act:
-    """The action for an object. A terminating object without our finalizer is ignored."""
-    claimed = Finalizer.EXTERNAL in metadata.finalizers
+def act(metadata: ObjectMeta, operator_finalizers: Collection[str] = ()) -> Act:
+    """The action for an object. `operator_finalizers`: those of the operator of its kind.
+
+    No finalizer can be added to a terminating object. One that was terminating when Unwind first saw it still waits for
+    us if a finalizer of the operator keeps it; otherwise it is ignored.
+    """
+    claimed = is_claimed(metadata)
     if metadata.terminating:
-        return Act.DELETE if claimed else Act.NOTHING
+        kept = any(name in operator_finalizers for name in metadata.finalizers)
+        return Act.DELETE if claimed or kept else Act.NOTHING
     return Act.NOTHING if claimed else Act.CLAIM
+
+
+def is_claimed(metadata: ObjectMeta) -> bool:
+    """Whether an object has our finalizer."""
+    return Finalizer.EXTERNAL in metadata.finalizers
 
 
 def matters(metadata: ObjectMeta) -> object:
@@ -86,9 +98,8 @@ def claimed(obj: Object) -> Object | None:
     return {"metadata": {"finalizers": [*metadata.finalizers, Finalizer.EXTERNAL]}}
 
 
-def released(obj: Object) -> Object | None:
-    """The patch that removes our finalizer and no other; None if it is absent."""
+def released(obj: Object, operator_finalizers: Collection[str] = ()) -> Object | None:
+    """The patch that removes our finalizer, these finalizers of the operator, and no others; None if all are absent."""
     finalizers = obj["metadata"].get("finalizers") or []
-    if Finalizer.EXTERNAL not in finalizers:
-        return None
-    return {"metadata": {"finalizers": [finalizer for finalizer in finalizers if finalizer != Finalizer.EXTERNAL]}}
+    left = [name for name in finalizers if name != Finalizer.EXTERNAL and name not in operator_finalizers]
+    return {"metadata": {"finalizers": left}} if len(left) < len(finalizers) else None

@@ -32,6 +32,29 @@ def test_what_is_done_follows_from_our_finalizer_and_whether_the_object_goes(
     assert act(ObjectMeta(finalizers=finalizers, deletion_timestamp=NOW if going else None)) is expected
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "going", "expected"),
+    [
+        (("example.dev/operator",), True, Act.DELETE),
+        (("example.dev/other",), True, Act.NOTHING),
+        ((), True, Act.NOTHING),
+        (("example.dev/operator",), False, Act.CLAIM),
+    ],
+)
+def test_an_object_that_was_terminating_before_is_deleted_if_the_finalizer_of_its_operator_keeps_it(
+    finalizers: tuple[str, ...], going: bool, expected: Act
+) -> None:
+    metadata = ObjectMeta(finalizers=finalizers, deletion_timestamp=NOW if going else None)
+    assert act(metadata, ("example.dev/operator",)) is expected
+
+
+def test_finalizers_of_the_operator_are_removed_only_if_they_are_named() -> None:
+    obj = {"metadata": {"name": "a", "finalizers": ["x", OURS, "operator"]}}
+    assert released(obj, ("operator",)) == {"metadata": {"finalizers": ["x"]}}
+    assert released(obj) == {"metadata": {"finalizers": ["x", "operator"]}}
+    assert released({"metadata": {"name": "a", "finalizers": ["x"]}}, ("operator",)) is None
+
+
 def test_finalizers_of_others_stay_when_ours_comes_and_goes() -> None:
     obj = {"metadata": {"name": "a", "finalizers": ["x", "y"]}}
     assert claimed(obj) == {"metadata": {"finalizers": ["x", "y", OURS]}}
