@@ -41,6 +41,7 @@ OWN_OBJECTS = {
     names.SIGNATURE_ANNOTATION,
     names.VERSION_ANNOTATION,
     names.Finalizer.INVENTORY.value,
+    names.Finalizer.TEARDOWN.value,
 }
 
 

@@ -147,6 +147,8 @@ class Finalizer(StrEnum):
     """Work: its objects are verified absent or released."""
     EXTERNAL = "unwind.dev/external"
     """A resource with an external resource behind it: the external resource is deleted."""
+    TEARDOWN = "unwind.dev/teardown"
+    """Requested Teardown: the deletion is stopped, and what was stopped for it is restored."""
 
 
 # Cluster API.
@@ -306,6 +308,8 @@ class ConditionType(StrEnum):
     what is not known."""
     REFUSED = "Refused"
     """Requested Teardown: it was refused and deletes nothing; the message says why."""
+    CANCELLED = "Cancelled"
+    """Requested Teardown: it was cancelled; the message says what is gone and what stays."""
     CYCLE_BROKEN = "CycleBroken"
     """Teardown: steps depend on each other in a cycle and are removed in the same wave."""
     GATE_NOT_AVAILABLE = "GateNotAvailable"
@@ -413,6 +417,10 @@ class Reason(StrEnum):
     """Refused: the request would delete more objects than `unwind.dev/max-objects` allows."""
     HELD = "Held"
     """It is not deleted because required information is missing; the message says which."""
+    CANCELLED = "Cancelled"
+    """The Teardown was deleted, which cancels the deletion."""
+    RESTORING = "Restoring"
+    """A cancelled deletion cannot restore the object yet; the message says why."""
     DELETING = "Deleting"
     """It is being deleted; the message says what it waits for."""
     FINALIZER = "Finalizer"
@@ -505,3 +513,5 @@ class EventReason(StrEnum):
     """A Teardown that the manager did not write has the name of a record. It is ignored."""
     KEPT = "Kept"
     """The external resource was kept on purpose; the ledger records it."""
+    DELETION_CANCELLED = "DeletionCancelled"
+    """A requested deletion was cancelled; the message says what is gone and what stays."""

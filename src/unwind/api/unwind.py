@@ -19,6 +19,8 @@ TEARDOWNS = Resource(GROUP, "v1alpha1", "teardowns", "Teardown", namespaced=Fals
 INVENTORIES = Resource(GROUP, "v1alpha1", "inventories", "Inventory")
 
 BLOCKERS_SHOWN = 20
+CANCELLED_SHOWN = 100
+"""How many objects of each kind of outcome a cancelled Teardown names."""
 ENTRIES_IN_A_CHUNK = 500
 
 
@@ -65,10 +67,12 @@ class Phase(Word):
     """The target was moved to another management cluster: nothing more is removed from it here."""
     REFUSED = "Refused"
     """It deletes nothing: the conditions say why. Only for requested teardowns."""
+    CANCELLED = "Cancelled"
+    """A user cancelled it: `status.cancelled` says what is gone. Only for requested teardowns."""
 
     @property
     def finished(self) -> bool:
-        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE, Phase.MOVED, Phase.REFUSED)
+        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE, Phase.MOVED, Phase.REFUSED, Phase.CANCELLED)
 
 
 class StepState(Word):
@@ -175,6 +179,34 @@ class Release(Model, frozen=True, kw_only=True):
     at: Annotated[datetime | None, doc("When the target was released.")] = None
 
 
+_SOME_OBJECTS = {"maxItems": CANCELLED_SHOWN, **ATOMIC}
+
+
+class Cancellation(Model, frozen=True, kw_only=True):
+    """What a cancelled deletion has done."""
+
+    at: Annotated[datetime | None, doc("When the deletion was stopped.")] = None
+    removed: Annotated[int, doc("Number of objects that are gone (verified absent).", minimum=0)] = 0
+    deleting: Annotated[
+        int, doc("Number of objects that are being deleted. Kubernetes cannot undo that.", minimum=0)
+    ] = 0
+    unknown: Annotated[int, doc("Number of objects that could not be read.", minimum=0)] = 0
+    kept: Annotated[int, doc("Number of objects that stay.", minimum=0)] = 0
+    removed_objects: Annotated[tuple[ObjectRef, ...], doc("The first objects that are gone.", **_SOME_OBJECTS)] = ()
+    deleting_objects: Annotated[
+        tuple[ObjectRef, ...], doc("The first objects that are being deleted.", **_SOME_OBJECTS)
+    ] = ()
+    unknown_objects: Annotated[
+        tuple[ObjectRef, ...], doc("The first objects that could not be read.", **_SOME_OBJECTS)
+    ] = ()
+    restored: Annotated[
+        tuple[str, ...], doc("What was stopped for the deletion, and is as it was before.", **_SOME_OBJECTS)
+    ] = ()
+    not_restored: Annotated[
+        tuple[str, ...], doc("What was stopped for the deletion, and must be restored by a user.", **_SOME_OBJECTS)
+    ] = ()
+
+
 class TeardownStatus(Model, frozen=True, kw_only=True):
     """The observed progress. The entries of the Inventories hold the full ledger."""
 
@@ -189,6 +221,7 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     steps: Annotated[tuple[StepStatus, ...], doc("Status of each step.", **ATOMIC)] = ()
     blockers: Annotated[tuple[Blocker, ...], doc("The first blockers.", maxItems=BLOCKERS_SHOWN, **ATOMIC)] = ()
     release: Annotated[Release | None, doc("Set if the target was released before the teardown completed.")] = None
+    cancelled: Annotated[Cancellation | None, doc("Set if the deletion was cancelled.")] = None
     conditions: Annotated[tuple[Condition, ...], doc("Conditions of the teardown.", **listed("type"))] = ()
 
     @property

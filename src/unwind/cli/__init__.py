@@ -45,6 +45,9 @@ def app(asked: Sequence[str] = ()) -> App:
     command("unwind.cli.unjoin:unjoin", name="unjoin", help="Unjoin a member cluster according to its removeStrategy.")
     command("unwind.cli.plan:plan", name="plan", help="Preview what a deletion would remove, in order.")
     command("unwind.cli.delete:delete", name="delete", help="Delete an object and its dependents, in order.")
+    command(
+        "unwind.cli.cancel:cancel", name="cancel", help="Cancel a requested deletion, and show what is gone already."
+    )
     command("unwind.cli.why:why", name="why", help="Explain why an object is not deleted, and what to do.")
     command("unwind.cli.status:status", name="status", help="Show the progress of teardowns and what blocks them.")
     command(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.text import Text
 
-from unwind.api.unwind import TEARDOWNS, Cause, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.cli import console
 from unwind.cli.teardown_lookup import is_set_aside
 from unwind.concurrency import to_tell
@@ -21,6 +21,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer
 from unwind.members.members import Members
 from unwind.render import teardowns as shown
+from unwind.teardown import cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,10 +63,11 @@ class TeardownFollower:
         """Return when it is finished. Raises UnwindError if the Teardown is deleted before that."""
         await self._until(None)
         found = self.teardown
-        if found is None:
+        if found is None or found.phase is Phase.CANCELLED:
+            done = found.status.cancelled if found else None
+            why = cancellation.message(done) if done else "its Teardown was deleted"
             raise UnwindError(
-                f"deletion of {self._title} was cancelled: its Teardown was deleted",
-                remedy="list what is left with `unwind plan`",
+                f"deletion of {self._title} was cancelled: {why}", remedy="list what is left with `unwind plan`"
             )
         return found
 

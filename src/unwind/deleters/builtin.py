@@ -65,6 +65,8 @@ def effective_policy(
 
 
 _SHOWN = 3
+# The memo key with the replicas of a workload before it is scaled to zero.
+_REPLICAS = "replicas"
 
 
 def annotated(obj: Object) -> dict[str, str]:
@@ -106,6 +108,10 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
     if _loses_claims(obj):
         ctx.log.info("scale to zero skipped", why="its claims must be retained")
         return await next(ctx, obj)
+    replicas = obj["spec"].get("replicas", 1)
+    if replicas and _REPLICAS not in ctx.memo:
+        # Before the change, so that it can be reverted if the deletion is cancelled.
+        await ctx.memo.put(_REPLICAS, str(replicas))
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
     # Also if it is already scaled, which changes nothing and returns its current state: the given object was read
     # before the watch was opened, and its last Pod may have gone in between.
@@ -120,6 +126,13 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
         raise Again(f"waiting for {running} Pods of {ctx.ref}, which is scaled to zero", until=changes)
     # Pass the object as it was given: earlier deleters decided by it, and if it has changed, the chain restarts.
     return await next(ctx, obj)
+
+
+def replicas_before(memo: Mapping[str, str]) -> int | None:
+    """The replicas that a workload had before it was scaled to zero, from the memo of its deletion; None if it was not
+    (pure)."""
+    said = memo.get(f"{SCALE_TO_ZERO.name}.{_REPLICAS}", "")
+    return int(said) if said.isdigit() else None
 
 
 def _loses_claims(obj: Object) -> bool:

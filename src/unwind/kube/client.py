@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from urllib.parse import urlencode
 
@@ -50,6 +50,7 @@ _ASIDE = 3
 MOST_LISTED = 1 << 30
 _SHORTEST = 0.1
 _JSON = {"Accept": "application/json"}
+_READ = nullcontext()
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
@@ -405,10 +406,9 @@ class Client:
         status = 0
         try:
             while True:
-                if method != "GET":
-                    fencing.check()
                 remaining = max(0.001, ends - time.monotonic())
-                answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
+                with _READ if method == "GET" else fencing.write():
+                    answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
                 status = answer.status
                 self.time.observe(answer.date)
                 if status < 300:

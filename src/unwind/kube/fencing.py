@@ -3,6 +3,8 @@
 A fence represents one tenure of a shard: once lost, it stays lost, even if the shard comes back. A task carries its
 fence in a context variable, and so does every task that it starts, unless it is started `unfenced`. `Client` checks it
 before each write, to whichever API server. Other programs that write, such as Helm, must run in a `scope`.
+
+A `Drain` stops work of our own accord: no new write starts, and those that have started are answered first.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from contextvars import Context
     from types import TracebackType
 
@@ -92,6 +94,52 @@ class Fence:
 _current: ContextVar[Fence | None] = ContextVar("unwind_fence", default=None)
 
 
+class Drain:
+    """The writes of one piece of work, so that it can be stopped at a moment when none is on its way."""
+
+    __slots__ = ("_idle", "_stopped", "_writes")
+
+    def __init__(self) -> None:
+        self._writes = 0
+        self._stopped = False
+        self._idle = asyncio.Event()
+
+    def context(self) -> Context:
+        """A copy of this task's context in which every write belongs to this drain."""
+        context = copy_context()
+        context.run(_drain.set, self)
+        return context
+
+    async def stop(self) -> None:
+        """Refuse further writes, and return when those that have started are answered."""
+        self._stopped = True
+        while self._writes:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def __enter__(self) -> None:
+        if self._stopped:
+            raise FencedError("this work is stopped, so nothing more is written for it")
+        self._writes += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writes -= 1
+        if not self._writes:
+            self._idle.set()
+
+
+_drain: ContextVar[Drain | None] = ContextVar("unwind_drain", default=None)
+_UNDRAINED = nullcontext()
+
+
+def write() -> AbstractContextManager[None]:
+    """The context of a write. Raises FencedError if this task works for a lost shard, or its work is stopped."""
+    check()
+    return _drain.get() or _UNDRAINED
+
+
 def check() -> None:
     """Raise FencedError if this task works for a lost shard."""
     fence = _current.get()
@@ -110,6 +158,7 @@ def unfenced() -> Context:
     lost."""
     context = copy_context()
     context.run(_current.set, None)
+    context.run(_drain.set, None)
     return context
 
 
@@ -164,6 +213,8 @@ class Fences:
         but cannot write. `shard`: the key that decides; None if nothing may be written."""
 
         async def fenced(key: K) -> float | None:
+            # A worker has the context of the task that added its key, which may be stopped.
+            _drain.set(None)
             decides = shard(key)
             if decides is None:
                 return await reconcile(key)

@@ -218,6 +218,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
+                recorder=context.recorder,
             ),
         ),
     )

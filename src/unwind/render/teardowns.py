@@ -32,6 +32,7 @@ _COLOURS = {
     Phase.TARGET_GONE: "yellow",
     Phase.MOVED: "yellow",
     Phase.REFUSED: "yellow",
+    Phase.CANCELLED: "yellow",
 }
 _WHY = {
     Cause.CLUSTER_DELETED.value: "deleted",

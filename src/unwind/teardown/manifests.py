@@ -48,7 +48,8 @@ _AS_SUCH = " || ".join(
 # here: the manager verifies by discovery that a target has a namespace if, and only if, its kind is namespaced.
 _WHERE = f"{_GROUP} == '{NAMESPACES.group}' && {_TARGET}.kind == '{NAMESPACES.kind}' ? {_TARGET}.name : {_NAMESPACE}"
 _ENTITLED = (
-    f"authorizer.group({_GROUP}).resource(variables.resource).namespace({_WHERE})"
+    f"variables.resource.matches('{RESOURCE_NAME}')"
+    f" && authorizer.group({_GROUP}).resource(variables.resource).namespace({_WHERE})"
     f".name({_TARGET}.name).check('delete').allowed()"
 )
 _MAY_DELETE_CLAIMS = (
@@ -83,6 +84,13 @@ def _only(field: str, *allowed: str) -> str:
     return f"{field.format('object')}.all(k, !k.startsWith('{names.PREFIX}') || k in {list(allowed)})"
 
 
+_FINALIZERS = "{}.metadata.?finalizers.orValue([])"
+_SAME_FINALIZER = " == ".join(
+    f"('{names.Finalizer.TEARDOWN}' in {_FINALIZERS.format(it)})" for it in ("object", "oldObject")
+)
+"""CEL: the update neither adds nor removes the finalizer."""
+
+
 def _rule(expression: str, message: str) -> dict[str, Any]:
     """`message`: a CEL expression."""
     return {"expression": expression, "messageExpression": message, "reason": "Forbidden"}
@@ -111,7 +119,7 @@ _RULES = [
     ),
     _rule(f"!variables.asks || {_UID} != ''", "'spec.target.uid is required: a request is for exactly one object'"),
     _rule(
-        f"!variables.asks || (variables.resource.matches('{RESOURCE_NAME}') && {_ENTITLED})",
+        f"!variables.asks || ({_ENTITLED})",
         f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
         f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
     ),
@@ -132,17 +140,22 @@ _RULES = [
     _rule(
         "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"
         " && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
-        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS)})",
-        "'only the manager changes the spec, the ownerReferences, and the labels and annotations"
+        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS)} && {_SAME_FINALIZER})",
+        "'only the manager changes the spec, the ownerReferences, and the labels, annotations and finalizers"
         f" {names.PREFIX}* of a Teardown'",
     ),
     _rule(
         # The ledger of objects left behind is stored in inventories that are deleted with the record.
         "!variables.gone || variables.manager"
-        f" || (variables.requested && {_BY.format('oldObject')} == request.userInfo.username"
+        f" || (variables.requested && ({_BY.format('oldObject')} == request.userInfo.username"
+        # Whoever may delete the target may also keep it.
+        f" || ({_ENTITLED.replace(_TARGET, 'oldObject.spec.target')}))"
         f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED} && oldObject.?status.?left.orValue(0) > 0))",
-        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. Users may delete their own"
-        " requests, unless they have a ledger'",
+        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. '"
+        f" + (variables.requested ? 'A request may be cancelled by its requester (' + {_BY.format('oldObject')}"
+        " + '), and by users who may delete its target; a finished request with a ledger stays'"
+        " : 'The deletion of ' + oldObject.spec.target.kind + ' ' + oldObject.spec.target.name"
+        " + ' cannot be cancelled')",
     ),
 ]
 

@@ -2,6 +2,9 @@
 
 It determines once what is deleted and writes the inventory, then the plan, and only then deletes the first object: if
 the process is killed, it resumes from what is written. A request is refused before that, or not at all.
+
+Deleting the Teardown cancels the deletion. The Teardown has a finalizer since its plan was written, so that this also
+works while no manager runs: the deletion is stopped, what was stopped for it is restored, and then the finalizer goes.
 """
 
 from __future__ import annotations
@@ -13,15 +16,28 @@ import msgspec
 
 from unwind import logs
 from unwind.api.meta import ref_of, without_condition
-from unwind.api.names import ConditionType, Reason
-from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Phase, Plan, Teardown
+from unwind.api.names import ConditionType, EventReason, Finalizer, Reason
+from unwind.api.unwind import (
+    BLOCKERS_SHOWN,
+    TEARDOWNS,
+    Blocker,
+    Cancellation,
+    Cause,
+    Phase,
+    Plan,
+    StepState,
+    Teardown,
+    TeardownStatus,
+)
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import ledgered
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
-from unwind.kube.errors import ApiError, ConflictError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.events import Regarding
+from unwind.kube.finalizers import set_finalizer
 from unwind.members.targets import ClusterTarget
-from unwind.teardown import plan, requests
+from unwind.teardown import cancellation, plan, requests
 from unwind.teardown import status as teardown_status
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
@@ -30,7 +46,7 @@ from unwind.teardown.requested_steps import RequestedSteps
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.status import TeardownProgress, guarded
+from unwind.teardown.status import StepView, TeardownProgress, guarded
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
@@ -38,6 +54,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.teardown.records import TeardownCaches
@@ -48,7 +65,7 @@ log = logs.get(__name__)
 
 # Objects that could not be read may become readable: an API server behind an APIService may answer again.
 _REQUEUE = 10.0
-# A cancelled task has normally ended by then; if not, the key is requeued again.
+# The cache has normally caught up by then; if not, the key is requeued again.
 _SOON = 1.0
 
 
@@ -70,17 +87,20 @@ class RequestController(Controller[Key]):
         refusals: Refusals,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept."""
+        """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept.
+        `recorder`: reports cancelled deletions."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
         self._refusals = refusals
         self._deps = deps
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._keep = keep
+        self._recorder = recorder
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
-        """Deleted Teardowns with their uids: their removal is stopped."""
+        """Teardowns that are gone, with their uids."""
         self._cleaned: set[str] = set()
         """The uids of Teardowns for which no cleanup is left."""
         self._running: RunningTeardowns[TeardownRunner] = RunningTeardowns(
@@ -129,10 +149,16 @@ class RequestController(Controller[Key]):
         if uid := self._withdrawn.get(key):
             return await self._give_up(key, uid)
         teardown = self._teardowns.cache.get(key)
-        if teardown is None or key in self._running:
+        if teardown is None:
+            return None
+        if teardown.metadata.terminating and not teardown.finished:
+            return await self._cancel(key, teardown)
+        if key in self._running:
             return None
         if teardown.finished:
             await self._clean(teardown)
+            if teardown.metadata.terminating:
+                return None  # without its finalizer it is gone
             left = left_of(teardown, keep=self._keep, now=self._clock.now())
             if left == 0:
                 # Only its own inventory is deleted with it, regardless of its plan.
@@ -161,30 +187,81 @@ class RequestController(Controller[Key]):
         self._running.begin(key, runner)
         return None
 
+    async def _cancel(self, key: Key, teardown: Teardown) -> float | None:
+        """The Teardown is being deleted: stop the deletion, restore what was stopped for it, and report it."""
+        await self._running.drained(key)
+        # It may have ended at the last moment.
+        try:
+            now = await self._client.get(TEARDOWNS, key.name, type=Teardown)
+        except NotFoundError:
+            return None  # the event of its end follows
+        if now.metadata.uid != teardown.metadata.uid or not now.metadata.terminating:
+            return _SOON  # the cache is behind
+        if now.finished:
+            self._teardowns.take(now)
+            await self._clean(now)
+            return None
+        chunks = await self._deps.inventories.of(now.metadata.uid) if now.spec.plan else []
+        try:
+            async with self._deps.members.management() as member:
+                done = await cancellation.cancel(member, now.spec.target, chunks, now=self._clock.now())
+        except UnwindError as error:
+            await self._hold(now, f"cannot cancel yet: {error}", reason=Reason.RESTORING)
+            return _REQUEUE
+        message = f"cancelled: {cancellation.message(done)}"
+        log.info("deletion cancelled", teardown=key.name, target=str(now.spec.target), why=message)
+        await self._write_cancelled(now, done, message)
+        if self._recorder:
+            ref = now.spec.target
+            version = f"{ref.group}/{ref.version}" if ref.group else ref.version
+            regarding = Regarding(version, ref.kind, ref.name, ref.uid, ref.namespace)
+            self._recorder.report(regarding, EventReason.DELETION_CANCELLED, message, action="Cancel")
+        return None  # it is finished, and the next reconcile cleans up
+
+    async def _write_cancelled(self, teardown: Teardown, done: Cancellation, message: str) -> None:
+        total = done.removed + done.deleting + done.unknown + done.kept
+        step = StepView(
+            name=teardown.spec.title,
+            state=StepState.GIVEN_UP if total > done.removed else StepState.REMOVED,
+            total=total,
+            removed=done.removed,
+            left=total - done.removed,
+        )
+        notice = TeardownNotice(ConditionType.CANCELLED, Reason.CANCELLED, message)
+        view = TeardownProgress(
+            steps=(step,) if teardown.spec.plan else (),
+            wave=1,
+            phase=Phase.CANCELLED,
+            said=(notice,),
+            cancelled=done,
+        )
+        await self._apply_status(teardown, teardown_status.status(teardown, view, now=self._clock.now()))
+
     async def _give_up(self, key: Key, uid: str) -> float | None:
-        """The request was withdrawn: objects that are not deleted yet stay."""
+        """The Teardown is gone: objects that are not deleted yet stay."""
         if key in self._running:
-            self._running.stop(key)
+            await self._running.drained(key)
             return _SOON
-        inventories = self._deps.inventories
-        # The ledger of objects that were left behind is kept.
-        await inventories.discard_all(chunk for chunk in await inventories.of(uid) if not ledgered(chunk))
+        if uid not in self._cleaned:
+            inventories = self._deps.inventories
+            # The ledger of objects that were left behind is kept.
+            await inventories.discard_all(chunk for chunk in await inventories.of(uid) if not ledgered(chunk))
         self._withdrawn.pop(key, None)
         self._cleaned.discard(uid)
         self._queue.add(key)  # there may be a new Teardown of that name
         return None
 
     async def _clean(self, teardown: Teardown) -> None:
-        """Delete inventories without ledger entries; those with ledger entries are kept as long as the record."""
-        if teardown.metadata.uid in self._cleaned:
-            return
-        inventories = self._deps.inventories
-        chunks = await inventories.of(teardown.metadata.uid)
-        if teardown.phase is Phase.REFUSED:
-            await inventories.discard_all(chunks)
-        else:
-            await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
-        self._cleaned.add(teardown.metadata.uid)
+        """Delete inventories without ledger entries; those with ledger entries are kept as long as the record. Then its
+        end is recorded, and it needs no finalizer any more."""
+        meta, inventories = teardown.metadata, self._deps.inventories
+        if meta.uid not in self._cleaned:
+            chunks = await inventories.of(meta.uid)
+            refused = teardown.phase is Phase.REFUSED
+            await inventories.discard_all(chunk for chunk in chunks if refused or not ledgered(chunk))
+            self._cleaned.add(meta.uid)
+        if Finalizer.TEARDOWN in meta.finalizers:
+            await set_finalizer(self._client, TEARDOWNS, meta, Finalizer.TEARDOWN, wanted=False)
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
         """The Teardown with its plan, after the inventory is written; None if refused; or seconds until a requeue."""
@@ -217,12 +294,19 @@ class RequestController(Controller[Key]):
         # Only if it is unchanged: another replica may have started it, or the user may have withdrawn it.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
         now = msgspec.convert(read, Teardown)
-        if now.metadata.uid != teardown.metadata.uid or now.spec != teardown.spec:
+        if now.metadata.uid != teardown.metadata.uid or now.spec != teardown.spec or now.metadata.terminating:
             raise UnwindError(
                 f"cannot write the plan of Teardown {teardown.metadata.name}: it changed since it was read",
                 remedy="will retry",
             )
-        written = await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, made))
+        # With the finalizer: from now on, objects are deleted.
+        patch = self._keys.with_plan(now, made)
+        finalizers = [
+            *(item for item in now.metadata.finalizers if item != Finalizer.TEARDOWN),
+            Finalizer.TEARDOWN.value,
+        ]
+        patch["metadata"] = patch.get("metadata", {}) | {"finalizers": finalizers}
+        written = await self._client.revise(TEARDOWNS, read, patch)
         planned = msgspec.convert(written, Teardown)
         self._teardowns.take(planned)
         return planned
@@ -247,8 +331,8 @@ class RequestController(Controller[Key]):
         ]
         await self._write_status(teardown, view, blockers)
 
-    async def _hold(self, teardown: Teardown, why: str) -> None:
-        notice = TeardownNotice(ConditionType.BLOCKED, Reason.HELD, why)
+    async def _hold(self, teardown: Teardown, why: str, *, reason: Reason = Reason.HELD) -> None:
+        notice = TeardownNotice(ConditionType.BLOCKED, reason, why)
         await self._write_status(teardown, TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=(notice,)), [])
 
     async def _write_status(self, teardown: Teardown, view: TeardownProgress, blockers: list[Blocker]) -> None:
@@ -261,6 +345,9 @@ class RequestController(Controller[Key]):
             # There is no plan, and the message of this condition is about clusters.
             conditions=without_condition(status.conditions, ConditionType.PLANNED),
         )
+        await self._apply_status(teardown, status)
+
+    async def _apply_status(self, teardown: Teardown, status: TeardownStatus) -> None:
         if status == teardown.status:
             return
         body = {

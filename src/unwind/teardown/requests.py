@@ -107,7 +107,7 @@ async def request(
     max_objects: int | None = None,
     volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> Teardown:
-    """The Teardown that deletes the target: a new one, or an existing request that is not finished.
+    """The Teardown that deletes the target: a new one, or an existing request that is not finished or cancelled.
 
     It has no plan yet: the manager writes it.
     """
@@ -115,7 +115,8 @@ async def request(
     while True:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
         asked = [item for item in found if item.spec.cause == Cause.REQUESTED and item.spec.target.uid == target.uid]
-        if under_way := next((item for item in asked if not item.finished), None):
+        # One that is being cancelled is not under way.
+        if under_way := next((item for item in asked if not (item.finished or item.metadata.terminating)), None):
             return under_way
         wanted = written(
             target,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from unwind import logs
 from unwind.kube import fencing
-from unwind.kube.fencing import FencedError
+from unwind.kube.fencing import Drain, FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +49,7 @@ class RunningTeardowns(Generic[C]):
         self._again = again
         self._runners: dict[Key, C] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._drains: dict[Key, Drain] = {}
         self._group: asyncio.TaskGroup | None = None
 
     def belong_to(self, group: asyncio.TaskGroup) -> None:
@@ -68,12 +69,19 @@ class RunningTeardowns(Generic[C]):
         """Run a teardown in a task."""
         assert self._group  # noqa: S101 - no teardown starts before the controller runs
         self._runners[key] = runner
-        self._tasks[key] = self._group.create_task(self._run(key, runner))
+        self._drains[key] = drain = Drain()
+        self._tasks[key] = self._group.create_task(self._run(key, runner), context=drain.context())
 
     def stop(self, key: Key) -> None:
         """Cancel a teardown that another replica owns now. A restart resumes from the state in the API server."""
         if task := self._tasks.get(key):
             task.cancel()
+
+    async def drained(self, key: Key) -> None:
+        """Stop a teardown when none of its writes is on its way: after that, no DELETE of it arrives any more."""
+        if drain := self._drains.get(key):
+            await drain.stop()
+        await self.stopped(key)
 
     async def stopped(self, key: Key) -> None:
         """Cancel a teardown, and return when its task has ended and writes nothing more."""
@@ -101,4 +109,5 @@ class RunningTeardowns(Generic[C]):
         finally:
             self._runners.pop(key, None)
             self._tasks.pop(key, None)
+            self._drains.pop(key, None)
         self._again(key, again)

@@ -13,6 +13,7 @@ from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import (
     BLOCKERS_SHOWN,
     Blocker,
+    Cancellation,
     Phase,
     Plan,
     Release,
@@ -64,6 +65,7 @@ class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     said: tuple[TeardownNotice, ...] = ()
     release: Release | None = None
+    cancelled: Cancellation | None = None
     overdue: bool = False
     paused: bool = False
     """Whether nothing is removed because the target is paused."""
@@ -96,6 +98,7 @@ def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> Tear
         steps=_steps(view, before, now),
         blockers=blockers[:BLOCKERS_SHOWN],
         release=view.release,
+        cancelled=view.cancelled,
         conditions=_conditions(teardown, view, phase, blockers, now),
     )
 
@@ -308,8 +311,11 @@ def _ended(phase: Phase, view: TeardownProgress) -> str:
         Phase.TARGET_GONE: "the target was gone before everything was verified absent",
         Phase.MOVED: "the target was moved to another management cluster",
         Phase.REFUSED: "nothing was deleted",
+        Phase.CANCELLED: "the deletion was cancelled",
     }
     ending = words.get(phase, "")
+    if phase is Phase.CANCELLED:
+        return ending
     return f"{ending}; {left} objects were left behind, see the ledger" if ending and left else ending
 
 

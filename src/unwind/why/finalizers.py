@@ -63,6 +63,7 @@ _KNOWN: dict[str, Duty] = {
     Finalizer.MEMBER: Duty("unwind", "its Works to be removed or released"),
     Finalizer.WORK: Duty("unwind", "its objects on the member to be removed or released"),
     Finalizer.EXTERNAL: Duty("unwind", "the external resource to be deleted"),
+    Finalizer.TEARDOWN: Duty("unwind", "the deletion to stop, and what was stopped for it to be restored"),
     SVELTOS_CLUSTER_PROFILE_FINALIZER: Duty("Sveltos", "its add-ons to be withdrawn"),
     SVELTOS_PROFILE_FINALIZER: Duty("Sveltos", "its add-ons to be withdrawn"),
     SVELTOS_SUMMARY_FINALIZER: Duty("Sveltos", "its objects on the cluster to be removed"),

@@ -15,6 +15,7 @@ from tests.plane.support.objects import until_refused
 from tests.plane.support.removals import until_served
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
+from unwind.api.names import Finalizer
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -31,6 +32,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Right, Setting
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown
+from unwind.cli.cancel import cancel
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
@@ -38,6 +40,7 @@ from unwind.install.rivals import alive
 from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
+from unwind.kube.finalizers import discard
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registry import Plugin
     from unwind.kube.client import Object
+    from unwind.kube.events import Recorder
     from unwind.local.cluster import LocalCluster
 
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
@@ -65,12 +69,17 @@ ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 
 @asynccontextmanager
 async def manager(
-    client: Client, home: str, *, clock: Clock = SYSTEM, plugins: tuple[Plugin, ...] = ()
+    client: Client,
+    home: str,
+    *,
+    clock: Clock = SYSTEM,
+    plugins: tuple[Plugin, ...] = (),
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[RequestController]:
     """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
     async with (
         manager_client(client, home) as own,
-        request_controller(own, home, clock=clock, plugins=plugins) as (caches, controller),
+        request_controller(own, home, clock=clock, plugins=plugins, recorder=recorder) as (caches, controller),
     ):
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
@@ -81,7 +90,12 @@ async def manager(
 
 @asynccontextmanager
 async def request_controller(
-    client: Client, home: str, *, clock: Clock = SYSTEM, plugins: tuple[Plugin, ...] = ()
+    client: Client,
+    home: str,
+    *,
+    clock: Clock = SYSTEM,
+    plugins: tuple[Plugin, ...] = (),
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[tuple[AddonCaches, RequestController]]:
     """The controller of requests with its caches; neither runs."""
     caches = AddonCaches(client, clock=clock)
@@ -95,6 +109,7 @@ async def request_controller(
                 owner=Owner(),
                 metrics=Metrics(new_registry()),
                 refusals=partial(refusals, home=home),
+                recorder=recorder,
             ),
         )
 
@@ -276,7 +291,13 @@ async def tidy(client: Client) -> None:
     """Leave no request behind for another test's manager."""
     for teardown in msgspec.convert(await client.list(TEARDOWNS), list[Teardown]):
         if teardown.spec.cause == Cause.REQUESTED:
-            await client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
+            await discard(
+                client,
+                TEARDOWNS,
+                teardown.metadata.name,
+                uid=teardown.metadata.uid,
+                finalizer=Finalizer.TEARDOWN,
+            )
 
 
 class Command:
@@ -304,5 +325,12 @@ class Command:
         """Raises what the command ends with; returns what it printed, on both ways."""
         self._capsys.readouterr()
         await delete(target, **({"yes": True} | self._options | options))
+        told = self._capsys.readouterr()
+        return told.out + told.err
+
+    async def cancel(self, target: str, **options: Any) -> str:
+        """Raises what the command ends with; returns what it printed, on both ways."""
+        self._capsys.readouterr()
+        await cancel(target, kubeconfig=self._options["kubeconfig"], **options)
         told = self._capsys.readouterr()
         return told.out + told.err

@@ -10,7 +10,7 @@ import pytest
 
 from tests.eventually import eventually
 from unwind.kube import fencing
-from unwind.kube.fencing import FencedError, Fences
+from unwind.kube.fencing import Drain, FencedError, Fences
 from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
@@ -205,3 +205,43 @@ async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
         assert told == ["lost refused", "free"]
         assert writes.failures("lost") == 0
         running.cancel()
+
+
+async def test_a_drain_waits_for_the_writes_that_have_started_and_refuses_others() -> None:
+    drain, answered, order = Drain(), asyncio.Event(), list[str]()
+
+    async def write(name: str) -> None:
+        try:
+            with fencing.write():
+                await answered.wait()
+            order.append(f"{name} answered")
+        except FencedError:
+            order.append(f"{name} refused")
+
+    first = asyncio.create_task(write("first"), context=drain.context())
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(drain.stop())
+    await asyncio.sleep(0)
+    await asyncio.create_task(write("second"), context=drain.context())
+    assert not stopping.done()
+    answered.set()
+    await stopping
+    order.append("stopped")
+    await first
+    assert order == ["second refused", "first answered", "stopped"]
+    # Other work goes on, also in a worker that was added by the stopped work, and in shared tasks.
+    await write("other")
+    refused: list[bool] = []
+
+    async def reconcile(_: str) -> float | None:
+        with fencing.write():
+            refused.append(False)
+        return None
+
+    async def work() -> None:
+        await Fences(Owner()).around(reconcile, str)("key")
+
+    await asyncio.create_task(work(), context=drain.context())
+    await asyncio.create_task(write("shared"), context=drain.context().run(fencing.unfenced))
+    assert order[3:] == ["other answered", "shared answered"]
+    assert refused == [False]
