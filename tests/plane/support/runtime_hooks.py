@@ -123,7 +123,7 @@ async def answering(
         parts: list[Any] = [caches, registry, charts]
         if controllers:
             owner, metrics = Owner(), Metrics(new_registry())
-            parts += addon_controllers(own, caches, deps, owner=owner, metrics=metrics)[:2]
+            parts += addon_controllers(own, caches, deps, owner=owner, metrics=metrics)
         tasks = [group.create_task(part.run()) for part in parts]
         try:
             await eventually(lambda: caches.settled and caches.teardowns.synced, "settled caches")
