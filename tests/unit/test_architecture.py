@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from unwind.install.manifests import manifests
 
 HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs" / "architecture.md").read_text()
+PATH = PAGE.partition("### One path for every deletion")[2].partition("\n## ")[0]
 FIELDS = PAGE.partition("## Fields of other systems' objects")[2].partition("\n## ")[0]
 CITATION = re.compile(r"docs/architecture\.md,([^)]*)\)")
 
@@ -55,6 +57,20 @@ def test_every_citation_names_a_section() -> None:
                     cited[" ".join(section.replace("#", " ").split()).lower()] = path
     assert cited, "the pattern finds nothing"
     assert {section: str(path) for section, path in cited.items() if section not in sections} == {}
+
+
+def test_the_page_names_functions_of_the_path_of_deletion_that_exist() -> None:
+    known: set[str] = set()
+    for path in (HOME / "src").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                methods = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
+                known.update(f"{node.name}.{method.name}" for method in methods)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                known.add(f"{path.stem}.{node.name}")
+    named = set(re.findall(r"(\w+\.\w+)\(\)", PATH))
+    assert "KubernetesEnd.delete" in named
+    assert named - known == set()
 
 
 def test_every_name_that_we_write_on_other_objects_is_in_the_table() -> None:
