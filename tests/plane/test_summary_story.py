@@ -14,7 +14,8 @@ from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
-from unwind.api.unwind import Phase
+from unwind.api.unwind import TEARDOWNS, Phase, Teardown
+from unwind.clock import SYSTEM
 from unwind.local.waiting import until
 from unwind.testing.clock import StillClock
 
@@ -154,6 +155,36 @@ async def test_a_new_manager_tells_how_a_finished_removal_ended(plane: Plane, na
         summary = await summary_until(it, ref, lambda one: "Removed" in told(one), "removed")
         assert profiles.feature(summary) == "Removed"
     await it.let_go()
+
+
+async def test_a_summary_that_is_withdrawn_tells_the_blocker_of_its_teardown_and_who_must_act(
+    plane: Plane, namespace: str
+) -> None:
+    it = DeployedScene(plane, namespace)
+    await it.begin()
+    await it.add_on("web", objects=1)
+    name = it.cluster.name
+
+    def blocked(summary: ClusterSummary) -> bool:
+        found = find(summary.status.conditions, "Blocked")
+        return found is not None and "web-0" in found.message and "(must act: " in found.message
+
+    async with all_controllers(it.client, HOME, clock=SYSTEM):
+        await it.deployed("web")
+        await it.block("web-0")
+        await it.delete_profile("web")
+        summary = await it.until_summary("web", blocked, "telling the blocker", cluster=name, type_="capi")
+        assert removal(summary) == {"Removing": "Removing"}
+        record = await it.client.get(TEARDOWNS, summary.metadata.uid, type=Teardown)
+        [blocker] = record.status.blockers
+        found = find(summary.status.conditions, "Blocked")
+        assert found
+        assert (found.reason, found.message) == (blocker.reason, f"{blocker.message} (must act: {blocker.actor})")
+        await it.unblock("web-0")
+        await it.until_summaries_gone("web")
+        await it.cluster.delete()
+        await it.cluster.ended()
+        await it.cluster.go()
 
 
 async def test_a_profile_and_its_summary_warn_before_the_deletion_that_it_would_not_wait(

@@ -183,8 +183,13 @@ class SummaryController(Controller[Key]):
                 self._queue.add(key_of(summary))
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
-        if change.new:
-            ref = change.new.spec.target
+        old, new = change.old, change.new
+        if new and new.spec.target.kind == CLUSTER_SUMMARIES.kind:
+            # The record of its withdrawal: the summary names the same blocker.
+            if new.spec.cause == Cause.WITHDRAWN and (old is None or old.status.blockers != new.status.blockers):
+                self._queue.add(Key(new.spec.target.namespace, new.spec.target.name))
+        elif new:
+            ref = new.spec.target
             cluster = ClusterKey(ClusterType.CAPI.value, ref.namespace, ref.name)
             for summary in self._caches.summaries.cache.by("cluster", cluster):
                 if summary.metadata.terminating:

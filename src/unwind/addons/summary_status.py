@@ -296,10 +296,11 @@ class SummaryWriter:
 
         self._mention(summary, change, WORTH_TELLING)
 
-    def mention(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
-        """Queue the progress of features."""
+    def mention(self, summary: ClusterSummary, results: list[FeatureResult], blocked: StepReport | None = None) -> None:
+        """Queue the progress of features. `blocked`: what the Teardown of their removal reports."""
         waits = any(result.message for result in results)
-        self._mention(summary, partial(self._with, results), WORTH_TELLING if waits else IN_TIME)
+        change = partial(self._with, results, blocked=blocked)
+        self._mention(summary, change, WORTH_TELLING if waits else IN_TIME)
 
     async def say(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
         """Write the progress of features."""
@@ -310,10 +311,13 @@ class SummaryWriter:
         self._mentioned.pop(key_of(summary), None)
         await self._write(summary, change)
 
-    def _with(self, results: list[FeatureResult], status: ClusterSummaryStatus) -> ClusterSummaryStatus:
+    def _with(
+        self, results: list[FeatureResult], status: ClusterSummaryStatus, blocked: StepReport | None = None
+    ) -> ClusterSummaryStatus:
         now = self._clock.now()
         removing = any(result.status is FeatureStatus.REMOVING for result in results)
-        after = waiting(with_results(status, results, now=now), None, now=now)
+        reason, message = (blocked.reason, blocked.message[:_LONGEST]) if blocked and blocked.reason else (None, "")
+        after = waiting(with_results(status, results, now=now), reason, message, now=now)
         return _with_removal(after, StepState.REMOVING if removing else None, now=now)
 
     def _mention(self, summary: ClusterSummary, change: Change, after: float) -> None:

@@ -240,7 +240,8 @@ class SummaryWithdrawal:
             raise it.error
         else:
             self._records.follow(recorded, lambda: it.removals)
-            self._writer.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
+            removing = summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits)
+            self._writer.mention(summary, removing, self._records.report(recorded) if it.waits else None)
 
     async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Remove our finalizer only when the Teardown accounts for everything the summary deployed."""

@@ -32,7 +32,7 @@ from unwind.members.targets import ClusterTarget
 from unwind.teardown import drafts, release
 from unwind.teardown import status as teardown_status
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, left_of
-from unwind.teardown.status import StepView, TeardownProgress
+from unwind.teardown.status import StepView, TeardownProgress, step_reports
 from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from unwind.removal.removal import Removal
     from unwind.teardown.release import LetGo
     from unwind.teardown.signatures import RecordKeys
+    from unwind.teardown.status import StepReport
     from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
@@ -212,6 +213,11 @@ class WithdrawalRecords(Controller[str]):
         live = self._of(subject)
         live.removals, live.held, live.paused, live.state = tuple, blockers, paused, StepState.WAITING
         self._changed(live)
+
+    def report(self, subject: RecordedRemoval) -> StepReport | None:
+        """What the record of a removal says about it; None if it has no record that is not finished."""
+        record = self._find(subject)
+        return step_reports(record).get(subject.step) if record and not record.finished else None
 
     def drop(self, uid: str, cause: Cause = Cause.WITHDRAWN) -> None:
         """The removal of an owner does not run in this process any more."""
