@@ -49,6 +49,8 @@ from unwind.inventory.inventories import Inventories
 from unwind.karmada import deletion_warning as unjoin_warning
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
+from unwind.karmada.cluster_pairs import PairController
+from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
@@ -61,6 +63,7 @@ from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.reports import DenialReporter, RestoreReporter
 from unwind.protection.webhook import ProtectionWebhook
 from unwind.server.routes import CABundleTarget
+from unwind.teardown.gate import GateSources
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps
@@ -115,7 +118,9 @@ class Shared:
         )
         """Writes the Teardowns of withdrawals, for add-ons and Works."""
         TeardownMetrics(self.caches.teardowns, context.registry)
-        self.gate_source = SummaryGateSource(client, self.caches, self.inventories)
+        self.gate_source = GateSources(
+            SummaryGateSource(client, self.caches, self.inventories), MemberGateSource(client)
+        )
         self.registration = RegistrationController(
             client,
             self.caches,
@@ -201,6 +206,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                     SummarySteps(
                         client, caches, releases=HelmReleases(shared.helm), moved=MovedAddons(shared.teardown)
                     ),
+                    MemberSteps(client, shared.karmada_caches, shared.inventories),
                 ),
                 owner=owner,
                 metrics=metrics,
@@ -233,6 +239,16 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
             caches,
             ClusterController(
                 client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
+            ),
+            PairController(
+                client,
+                caches,
+                shared.caches.clusters,
+                secrets,
+                shared.members,
+                owner=owner,
+                metrics=metrics,
+                recorder=context.recorder,
             ),
             WorkController(
                 client,

@@ -87,6 +87,33 @@ class GateSource(Protocol):
         """
 
 
+class GateSources:
+    """Several gate sources as one."""
+
+    def __init__(self, *sources: GateSource) -> None:
+        self._sources = sources
+
+    @property
+    def synced(self) -> bool:
+        return all(source.synced for source in self._sources)
+
+    @property
+    def settled(self) -> bool:
+        return all(source.settled for source in self._sources)
+
+    def known(self, target: AddonTarget) -> list[GateHolder]:
+        return [holder for source in self._sources for holder in source.known(target)]
+
+    def holding(self, target: AddonTarget) -> list[GateHolder]:
+        return [holder for source in self._sources for holder in source.holding(target)]
+
+    async def read(
+        self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None
+    ) -> tuple[list[GateHolder], list[str]]:
+        found = [await source.read(target, reading=reading) for source in self._sources]
+        return [holder for holders, _ in found for holder in holders], [owner for _, lost in found for owner in lost]
+
+
 def closed(why: str, seconds: int = SOON) -> GateClosed:
     """The verdict that the cluster must wait, with the reason."""
     return GateClosed(f"{_WAITING}{why}", seconds)

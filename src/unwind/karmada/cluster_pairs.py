@@ -1,0 +1,251 @@
+"""Finds Clusters of Cluster API that are also Karmada members, and records each pair on the Karmada Cluster.
+
+Two objects represent the same cluster if the uid of the kube-system namespace is the same over the credentials of
+both. An API server can claim any uid, so a pair only holds the deletion of the Cluster; nothing is deleted by it. If
+several Clusters claim the uid of one member, it is unknown which of them it is, so each of them is held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from unwind import logs
+from unwind.api.capi import KUBECONFIG_SUFFIX
+from unwind.api.capi import Cluster as CapiCluster
+from unwind.api.karmada import CLUSTERS, Cluster, ClusterSyncMode
+from unwind.api.meta import is_true, ref_of
+from unwind.api.names import CAPI_CLUSTER_ANNOTATION, ConditionType, EventReason
+from unwind.clock import SYSTEM
+from unwind.concurrency import gather_limited
+from unwind.errors import UnwindError
+from unwind.kube.controller import Controller
+from unwind.kube.decoding import Key
+from unwind.kube.errors import NotFoundError
+from unwind.kube.events import Regarding
+from unwind.kube.updates import revise
+from unwind.members import targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.clock import Clock
+    from unwind.karmada.caches import KarmadaCaches
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+    from unwind.members.cluster_caches import CapiClusters
+    from unwind.members.members import Members
+
+log = logs.get(__name__)
+
+_AT_ONCE = 8
+# Seconds until clusters that did not answer are asked again.
+_AGAIN = 60.0
+
+
+class Pair(NamedTuple):
+    """The Cluster of Cluster API that a member is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+def pairs_of(cluster: Cluster) -> tuple[Pair, ...]:
+    """The recorded pairs of a Karmada Cluster, normally one (pure)."""
+    return read_pairs(cluster.metadata.annotations)
+
+
+def read_pairs(annotations: Mapping[str, str]) -> tuple[Pair, ...]:
+    """The recorded pairs in the annotations of a Karmada Cluster (pure)."""
+    texts = (text.split("/") for text in annotations.get(CAPI_CLUSTER_ANNOTATION, "").split(","))
+    return tuple(Pair(*parts) for parts in texts if len(parts) == len(Pair._fields) and all(parts))
+
+
+def can_be_paired(cluster: Cluster) -> bool:
+    """Whether the identity of a member is known and was confirmed over its own credentials (pure)."""
+    ready = is_true(cluster.status.conditions, ConditionType.READY)
+    push = cluster.spec.sync_mode == ClusterSyncMode.PUSH
+    return bool(cluster.spec.id) and ready and push and not cluster.metadata.terminating
+
+
+class PairController(Controller[str]):
+    """Records which Cluster of Cluster API a member is, before either is deleted."""
+
+    name = "pairs"
+    _caches: KarmadaCaches
+
+    def __init__(
+        self,
+        client: Client,
+        caches: KarmadaCaches,
+        clusters: CapiClusters,
+        secrets: Informer[Metadata],
+        members: Members,
+        *,
+        owner: ShardOwner,
+        metrics: Metrics,
+        recorder: Recorder,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`clusters`: the Clusters of Cluster API. `secrets`: their kubeconfigs."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
+        self._client = client
+        self._clusters = clusters
+        self._members = members
+        self._recorder = recorder
+        self._identities: dict[str, str] = {}
+        """The kube-system uids of Clusters of Cluster API, by their own uids."""
+        self._secret_changes: Counter[str] = Counter()
+        """How often their kubeconfigs changed."""
+        caches.clusters.subscribe(self._member_changed)
+        clusters.subscribe(self._cluster_changed)
+        secrets.subscribe(self._secret_changed)
+
+    # Events
+
+    def _member_changed(self, change: Change[Cluster]) -> None:
+        old, new = change.old, change.new
+        if new and (old is None or _relevant_fields(old) != _relevant_fields(new)):
+            self._queue.add(change.key.name)
+
+    def _cluster_changed(self, change: Change[CapiCluster]) -> None:
+        old, new = change.old, change.new
+        if new is None and old:
+            self._identities.pop(old.metadata.uid, None)
+            self._secret_changes.pop(old.metadata.uid, None)
+        was, now = (targets.of_capi(item) if item else None for item in (old, new))
+        if (was and was.ready) != (now and now.ready):
+            self._enqueue_all()
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        """Another kubeconfig may lead to another cluster."""
+        old, new = change.old, change.new
+        name = change.key.name.removesuffix(KUBECONFIG_SUFFIX)
+        if name == change.key.name or (old and new and old.finalizers != new.finalizers):
+            return  # no kubeconfig, or our own finalizer
+        if cluster := self._clusters.get(Key(change.key.namespace, name)):
+            uid = cluster.metadata.uid
+            self._members.reread(uid)
+            self._identities.pop(uid, None)
+            self._secret_changes[uid] += 1
+            self._enqueue_all()
+
+    def _enqueue_all(self) -> None:
+        for key in list(self._caches.clusters.cache.keys()):
+            self._queue.add(key.name)
+
+    def _describe(self, key: str) -> dict[str, str]:
+        return {"cluster": key}
+
+    # Reconcile
+
+    async def _reconcile(self, name: str) -> float | None:
+        if not (self._caches.clusters.synced and self._clusters.synced and self._owner.owns(name)):
+            return None
+        member = self._caches.cluster(name)
+        if member is None or not can_be_paired(member):
+            return None
+        found, silent = await self._same(member.spec.id)
+        known = {pair for pair in pairs_of(member) if self._exists(pair)}
+        new = {pair_with(cluster): cluster for cluster in found if pair_with(cluster) not in known}
+        confirmed = {pair for pair, cluster in new.items() if await self._confirmed(member, pair, cluster)}
+        wanted = tuple(sorted(known | confirmed))
+        if wanted != pairs_of(member):
+            await self._record(member, wanted)
+        if len(wanted) > 1:
+            self._report_ambiguous(member, wanted)
+        return _AGAIN if silent or len(confirmed) < len(new) else None
+
+    def _exists(self, pair: Pair) -> bool:
+        there = self._clusters.get(Key(pair.namespace, pair.name))
+        return there is not None and there.metadata.uid == pair.uid
+
+    async def _same(self, system_uid: str) -> tuple[list[CapiCluster], bool]:
+        """The Clusters with this identity that are not being deleted, and whether others did not answer."""
+        silent = False
+
+        async def identify(cluster: CapiCluster) -> None:
+            nonlocal silent
+            target = targets.of_capi(cluster)
+            uid, changes = target.ref.uid, self._secret_changes[target.ref.uid]
+            try:
+                async with self._members.member(target) as member:
+                    if self._secret_changes[uid] == changes:  # otherwise it may be another cluster by now
+                        self._identities[uid] = member.system_uid
+            except UnwindError as error:
+                silent = True
+                log.debug("identity of a cluster not read, will retry", cluster=str(target), why=str(error))
+
+        living = [item for item in self._clusters.all() if not item.metadata.terminating]
+        unknown = [item for item in living if item.metadata.uid not in self._identities and targets.of_capi(item).ready]
+        await gather_limited((identify(item) for item in unknown), limit=_AT_ONCE)
+        return [item for item in living if self._identities.get(item.metadata.uid) == system_uid], silent
+
+    async def _confirmed(self, member: Cluster, pair: Pair, cluster: CapiCluster) -> bool:
+        """Confirm the identity over both credentials. A pair counts only if it was known before the deletion began."""
+        system_uid = member.spec.id
+        try:
+            async with (
+                self._members.member(targets.of_karmada(member), system_uid=system_uid),
+                self._members.member(targets.of_capi(cluster), system_uid=system_uid),
+            ):
+                pass
+        except UnwindError as error:
+            # A cluster that does not answer must not keep others from being paired.
+            log.debug("pair not confirmed, will retry", cluster=member.metadata.name, capi=str(pair), why=str(error))
+            return False
+        return not await self._is_terminating(pair)
+
+    async def _record(self, member: Cluster, pairs: tuple[Pair, ...]) -> None:
+        text = ",".join(map(str, pairs))
+
+        def paired(read: Object) -> Object | None:
+            now = msgspec.convert(read, Cluster)
+            if now.spec.id != member.spec.id or now.metadata.terminating or pairs_of(now) == pairs:
+                return None
+            return {"metadata": {"annotations": {CAPI_CLUSTER_ANNOTATION: text or None}}}
+
+        try:
+            read = await self._client.get(CLUSTERS, member.metadata.name)
+        except NotFoundError:
+            return
+        if read["metadata"]["uid"] == member.metadata.uid and await revise(self._client, CLUSTERS, read, paired):
+            log.info("cluster paired", cluster=member.metadata.name, capi=text)
+
+    async def _is_terminating(self, pair: Pair) -> bool:
+        resource = self._clusters.resource
+        try:
+            found = await self._client.get(resource, pair.name, namespace=pair.namespace, type=CapiCluster)
+        except NotFoundError:
+            return True
+        return found.metadata.terminating or found.metadata.uid != pair.uid
+
+    # Reports
+
+    def _report_ambiguous(self, member: Cluster, pairs: Iterable[Pair]) -> None:
+        names = ", ".join(f"{pair.namespace}/{pair.name}" for pair in pairs)
+        message = f"Clusters {names} have the kube-system uid of this member: the deletion of each waits for its Works"
+        ref = ref_of(CLUSTERS, member.metadata)
+        log.warning("several clusters have the identity of a member", cluster=ref.name, why=message)
+        regarding = Regarding(CLUSTERS.api_version, CLUSTERS.kind, ref.name, ref.uid)
+        self._recorder.report(regarding, EventReason.AMBIGUOUS_PAIR, message, action="Pair", type="Warning")
+
+
+def pair_with(cluster: CapiCluster) -> Pair:
+    """The pair with this Cluster."""
+    return Pair(cluster.metadata.namespace, cluster.metadata.name, cluster.metadata.uid)
+
+
+def _relevant_fields(cluster: Cluster) -> object:
+    return cluster.metadata.uid, can_be_paired(cluster), cluster.spec.id, pairs_of(cluster)

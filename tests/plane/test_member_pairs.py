@@ -1,0 +1,248 @@
+"""A Cluster of Cluster API that is also a Karmada member: its deletion waits for the member's Required Works."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from tests.eventually import eventually
+from tests.plane.support import karmada_members
+from tests.plane.support.cluster_teardowns import CapiCluster
+from tests.plane.support.controllers import Owner
+from tests.plane.support.unjoins import UnjoinScene
+from unwind.addons.step_source import SummarySteps
+from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
+from unwind.api.names import CAPI_CLUSTER_ANNOTATION
+from unwind.api.resources import SECRETS
+from unwind.api.unwind import Phase
+from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.karmada.cluster_pairs import PairController
+from unwind.karmada.member_steps import MemberGateSource, MemberSteps
+from unwind.karmada.unjoin_controller import UnjoinController
+from unwind.karmada.work_controller import WorkController
+from unwind.kube.events import EVENTS, Recorder
+from unwind.kube.metrics import Metrics
+from unwind.local.waiting import until, until_absent
+from unwind.members import targets
+from unwind.teardown import gate
+from unwind.teardown.gate import GateClosed, GateOpen
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_records import WithdrawalRecords
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.addons.caches import AddonCaches
+    from unwind.components import Component
+    from unwind.karmada.caches import KarmadaCaches
+    from unwind.kube.client import Client
+    from unwind.local.cluster import LocalCluster
+    from unwind.local.plane import Plane
+    from unwind.teardown.gate import Verdict
+    from unwind.teardown.step_removers import RemovalDeps
+
+REQUIRED = RemoveStrategy.REQUIRED
+
+
+class PairScene(UnjoinScene):
+    """A member that is also a Cluster of Cluster API."""
+
+    capi: CapiCluster
+
+    async def paired(self) -> str:
+        """The recorded pair, as soon as there is one."""
+        found = await until(
+            self.client,
+            CLUSTERS,
+            self.name,
+            lambda it: it is not None and CAPI_CLUSTER_ANNOTATION in (it["metadata"].get("annotations") or {}),
+            "paired",
+        )
+        assert found
+        return str(found["metadata"]["annotations"][CAPI_CLUSTER_ANNOTATION])
+
+    async def verdict(self) -> Verdict:
+        """What the gate says without a Teardown."""
+        target = targets.of_gone(targets.capi_ref(self.capi.namespace, self.capi.name, self.capi.uid))
+        holders, lost = await MemberGateSource(self.client).read(target)
+        return gate.of_summaries(self.capi.uid, holders, lost)
+
+
+@asynccontextmanager
+async def controllers(client: Client, namespace: str, *, pairs: bool = True) -> AsyncIterator[None]:
+    """The controllers of members, and those of deleted Clusters. `namespace`: where the inventories are."""
+    everything, metrics = Owner(), Metrics(CollectorRegistry())
+    recorders: list[Recorder] = []
+    withdrawals: list[WithdrawalRecords] = []
+
+    def withdrawing(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        keys = RecordKeys(own, namespace=namespace)
+        withdrawals.append(WithdrawalRecords(own, addons, deps, keys=keys, owner=everything, metrics=metrics))
+        return withdrawals[0]
+
+    def pairing(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        recorders.append(Recorder(own, instance="test"))
+        secrets = addons.sources[SECRETS.kind]
+        return PairController(
+            own,
+            caches,
+            addons.clusters,
+            secrets,
+            deps.members,
+            owner=everything,
+            metrics=metrics,
+            recorder=recorders[0],
+        )
+
+    def reporting(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        return recorders[0]
+
+    def works(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        secrets, records = addons.sources[SECRETS.kind], withdrawals[0]
+        return WorkController(own, caches, secrets, deps, owner=everything, metrics=metrics, records=records)
+
+    def unjoining(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        secrets = addons.sources[SECRETS.kind]
+        return UnjoinController(own, caches, addons.teardowns, secrets, deps, owner=everything, metrics=metrics)
+
+    def teardowns(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+        sources = (SummarySteps(own, addons), MemberSteps(own, caches, deps.inventories))
+        return ClusterTeardownController(own, addons, deps, sources=sources, owner=everything, metrics=metrics)
+
+    more = (pairing, reporting) if pairs else ()
+    async with karmada_members.running(client, *more, withdrawing, works, unjoining, teardowns, namespace=namespace):
+        yield
+
+
+@asynccontextmanager
+async def scene(plane: Plane, cluster: LocalCluster, namespace: str, **wish: Any) -> AsyncIterator[PairScene]:
+    client = plane.management.client
+    await karmada_members.install(client)
+    await cluster.create_namespace(namespace)
+    async with karmada_members.joined(client, cluster, **wish) as member:
+        it = PairScene(member.client, member.cluster, member.name, member.joined)
+        it.namespace = namespace
+        it.uid = (await it.get()).metadata.uid
+        it.capi = await capi_cluster(client, cluster, namespace)
+        yield it
+        await it.capi.let_go()
+
+
+async def capi_cluster(client: Client, cluster: LocalCluster, namespace: str) -> CapiCluster:
+    """A Cluster of Cluster API with its own credentials for a cluster."""
+    made = CapiCluster(client, namespace)
+    await made.create()
+    await made.lead_to(cluster.client.connection)
+    return made
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def required(plane: Plane, fresh_member: LocalCluster, namespace: str) -> AsyncIterator[PairScene]:
+    async with scene(plane, fresh_member, namespace, remove_strategy=REQUIRED) as it:
+        yield it
+
+
+async def test_the_deletion_of_a_cluster_waits_until_its_member_is_unjoined(required: PairScene) -> None:
+    it = required
+    async with controllers(it.client, it.namespace):
+        await it.put("web")
+        await it.deployed("web")
+        assert await it.paired() == f"{it.capi.namespace}/{it.capi.name}/{it.capi.uid}"
+        closed = await it.verdict()
+        assert isinstance(closed, GateClosed)
+        assert closed.message.endswith(f"Member/{it.name}")
+
+        await it.capi.delete()
+        held = await it.capi.teardown(lambda one: one.phase is Phase.HELD and bool(one.status.blockers), "held")
+        [blocker] = held.status.blockers
+        assert (blocker.object.kind, blocker.object.name) == ("Work", "web")
+        assert blocker.message.endswith(f"unjoin the member: unwind unjoin {it.name}")
+        assert isinstance(gate.of_teardown(it.capi.uid, held), GateClosed)
+        assert it.deleted() == [], "it only waits"
+
+        await it.delete()
+        await until_absent(it.client, CLUSTERS, it.name)
+        done = await it.capi.ended()
+        assert done.phase is Phase.COMPLETE
+        assert isinstance(gate.of_teardown(it.capi.uid, done), GateOpen)
+    assert sorted(it.deleted()) == ["web-0", "web-1"]
+
+
+async def test_works_that_are_deleted_or_preserve_their_objects_do_not_hold_any_more(required: PairScene) -> None:
+    it = required
+    async with controllers(it.client, it.namespace):
+        await it.put("web")
+        await it.put("kept", preserveResourcesOnDeletion=True)
+        await it.deployed("web", "kept")
+        await it.paired()
+        await it.capi.delete()
+        await it.capi.teardown(lambda one: one.phase is Phase.HELD and bool(one.status.blockers), "held")
+        work = await it.client.get(WORKS, "web", namespace=it.execution)
+        await it.client.delete(WORKS, "web", uid=work["metadata"]["uid"], namespace=it.execution)
+        assert (await it.capi.ended()).phase is Phase.COMPLETE
+    assert sorted(it.deleted()) == ["web-0", "web-1"]
+
+
+async def test_a_pair_that_was_not_known_before_the_deletion_began_holds_nothing(required: PairScene) -> None:
+    it = required
+    async with controllers(it.client, it.namespace, pairs=False):
+        await it.put("web")
+        await it.deployed("web")
+        await it.capi.delete()
+        assert (await it.capi.ended()).phase is Phase.COMPLETE
+    async with controllers(it.client, it.namespace):
+        await it.until(lambda one: any(item.type == "Ready" for item in one.status.conditions), "probed")
+        # Another cluster would be paired by now.
+        other = await capi_cluster(it.client, it.cluster, it.namespace)
+        assert await it.paired() == f"{other.namespace}/{other.name}/{other.uid}"
+        await other.let_go()
+
+
+async def test_needless_is_not_held(plane: Plane, fresh_member: LocalCluster, namespace: str) -> None:
+    async with scene(plane, fresh_member, namespace) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.paired()
+        assert isinstance(await it.verdict(), GateOpen)
+        await it.capi.delete()
+        assert (await it.capi.ended()).phase is Phase.COMPLETE
+        assert it.deleted() == []
+
+
+async def test_every_cluster_that_claims_the_identity_of_a_member_is_held_and_an_event_names_them(
+    required: PairScene,
+) -> None:
+    it = required
+    async with controllers(it.client, it.namespace):
+        first = await it.paired()
+        other = await capi_cluster(it.client, it.cluster, it.namespace)
+        both = sorted([first, f"{other.namespace}/{other.name}/{other.uid}"])
+        await it.until(lambda one: one.metadata.annotations[CAPI_CLUSTER_ANNOTATION] == ",".join(both), "paired twice")
+
+        async def reported() -> bool:
+            found = await it.client.list(EVENTS, namespace="default")
+            return any(
+                event["regarding"].get("uid") == it.uid
+                and event["reason"] == "AmbiguousPair"
+                and other.name in event["note"]
+                for event in found
+            )
+
+        await eventually(reported, "an Event")
+        for cluster in (it.capi, other):
+            target = targets.of_gone(targets.capi_ref(cluster.namespace, cluster.name, cluster.uid))
+            assert (await MemberGateSource(it.client).read(target))[0]
+        # A Cluster that is gone is no pair any more.
+        await other.delete()
+        await other.go()
+        await it.change({"metadata": {"labels": {"look": "again"}}})
+    async with controllers(it.client, it.namespace):
+        await it.until(lambda one: one.metadata.annotations[CAPI_CLUSTER_ANNOTATION] == first, "paired once")
+
+
+async def test_without_karmada_nothing_is_held(fresh_member: LocalCluster) -> None:
+    target = targets.of_gone(targets.capi_ref("default", "prod", "u-1"))
+    assert await MemberGateSource(fresh_member.client).read(target) == ([], [])
