@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
@@ -30,12 +31,11 @@ from unwind.cli import ledger as ledgers
 from unwind.cli.status import status
 from unwind.cli.why import why
 from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    import pytest
 
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
@@ -132,6 +132,9 @@ async def test_a_blocked_withdrawal_is_shown_by_every_command_with_who_must_act(
         shown = capsys.readouterr().out
         assert "is blocked:" in shown
         assert HOLD in shown
+        await status(f"{scene.namespace}/edge", output="json", kubeconfig=kubeconfig)
+        [shown_one] = json.loads(capsys.readouterr().out)["items"]
+        assert shown_one["metadata"]["name"] == uid, "it is on that cluster"
         await why(f"teardown/{uid}", output="json", kubeconfig=kubeconfig)
         answer = json.loads(capsys.readouterr().out)
         assert any(link["object"].get("name") == "held" for link in answer["chain"])
@@ -144,6 +147,8 @@ async def test_a_blocked_withdrawal_is_shown_by_every_command_with_who_must_act(
         await scene.until_profile_gone("web")
     record = await record_of(scene.client, uid, ended, "ended")
     assert (record.phase, record.status.removed, record.status.left) == (Phase.COMPLETE, "2/2", 0)
+    with pytest.raises(UnwindError, match="no teardown of"):
+        await status(f"{scene.namespace}/edge", kubeconfig=kubeconfig)  # it is over, and the cluster stays
 
 
 async def test_a_profile_that_waits_for_its_dependents_has_them_as_blockers(scene: ProfileScene) -> None:
@@ -209,7 +214,7 @@ async def test_a_force_release_leaves_what_remains_and_the_ledger_says_who_did_i
     assert record.status.release.message == "its controller is gone"
     assert record.status.release.by == f"{UNKNOWN_USER} (field manager jane)"
     assert set(await scene.on_member()) == {"held"}
-    whole = await ledgers.read(plane.management.client, None, scene.namespace)
+    whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
     assert [(row.object.name, row.reason, row.kept) for row in whole.left] == [("held", "Forced", False)]
     assert [item.title for item in whole.released] == [record.spec.title]
     assert all(chunk.spec.sealed_for for chunk in await scene.inventories(uid))

@@ -67,8 +67,8 @@ async def status(
 ) -> None:
     """Show teardowns: progress, blockers, since when, and which controller or user must act.
 
-    With CLUSTER, show its waves and steps too. In a pipe, --watch prints a line per change; with -o json or yaml, it
-    prints each Teardown when it changes.
+    With CLUSTER, show its waves and steps too, and what is being withdrawn from it. In a pipe, --watch prints a line
+    per change; with -o json or yaml, it prints each Teardown when it changes.
     """
     within = span(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
@@ -124,11 +124,12 @@ class _Choice:
         self.namespace = namespace
 
     def of(self, informer: Informer[Teardown]) -> list[Teardown]:
-        return teardown_lookup.chosen(informer.cache, self.cluster, self.namespace)
+        """The Teardowns to show. Finished withdrawals from a cluster are not among those of the cluster."""
+        return teardown_lookup.chosen(informer.cache, self.cluster, self.namespace, finished=False)
 
     def over(self, informer: Informer[Teardown]) -> bool:
         """Whether the watch can end: one target is selected, and its teardowns are finished."""
-        mine = self.of(informer)
+        mine = teardown_lookup.chosen(informer.cache, self.cluster, self.namespace)
         return self.cluster is not None and bool(mine) and all(item.finished for item in mine)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import SET_ASIDE_LABEL
-from unwind.api.unwind import TEARDOWNS, Cause, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.cli import console
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -65,27 +65,46 @@ def meant(ref: ObjectRef, wanted: str | None, namespace: str | None) -> bool:
     return name == ref.name and (first == ref.namespace or first.lower() == ref.kind.lower())
 
 
-def chosen(all_: Iterable[Teardown], wanted: str | None, namespace: str | None) -> list[Teardown]:
-    """The selected Teardowns. One that the manager did not write is selected by its own name only."""
+def chosen(
+    all_: Iterable[Teardown], wanted: str | None, namespace: str | None, *, finished: bool = True
+) -> list[Teardown]:
+    """The selected Teardowns: by their target, or by the cluster that their objects are on. One that the manager did
+    not write is selected by its own name only. `finished`: also finished ones of that cluster."""
     return [
         teardown
         for teardown in all_
         if teardown.metadata.name == wanted
-        or (meant(teardown.spec.target, wanted, namespace) and not is_set_aside(teardown))
+        or (
+            not is_set_aside(teardown)
+            and (
+                meant(teardown.spec.target, wanted, namespace)
+                or _is_on(teardown.spec.member, wanted, namespace, shown=finished or not teardown.finished)
+            )
+        )
     ]
 
 
 def picked(found: Iterable[Object], wanted: str | None, namespace: str | None) -> list[Object]:
-    """The same selection on undecoded objects."""
+    """The same selection on undecoded objects, without finished ones of a cluster."""
+
+    def selected(obj: Object) -> bool:
+        spec = obj["spec"]
+        target, member = (msgspec.convert(spec.get(field) or {}, ObjectRef) for field in ("target", "member"))
+        phase = Phase.read((obj.get("status") or {}).get("phase") or "")
+        ended = isinstance(phase, Phase) and phase.finished
+        return meant(target, wanted, namespace) or _is_on(member, wanted, namespace, shown=not ended)
+
     return [
         obj
         for obj in found
         if obj["metadata"]["name"] == wanted
-        or (
-            meant(msgspec.convert(obj["spec"]["target"], ObjectRef), wanted, namespace)
-            and SET_ASIDE_LABEL not in (obj["metadata"].get("labels") or {})
-        )
+        or (SET_ASIDE_LABEL not in (obj["metadata"].get("labels") or {}) and selected(obj))
     ]
+
+
+def _is_on(member: ObjectRef | None, wanted: str | None, namespace: str | None, *, shown: bool) -> bool:
+    """Whether `wanted` selects the cluster that the objects of a withdrawal are on."""
+    return shown and member is not None and bool(member.name) and meant(member, wanted, namespace)
 
 
 def is_set_aside(teardown: Teardown) -> bool:
