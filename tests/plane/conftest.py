@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from tests.plane.support.helm_steps import Step, serving, stepping
+from tests.plane.support.requested_deletions import Command, Room
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,3 +29,17 @@ async def step(plane: Plane, namespace: str, repository: ChartRepository) -> Asy
     """A step that deploys charts to the member, in a namespace of its own."""
     async with stepping(plane, namespace, repository) as step:
         yield step
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def room(plane: Plane, home: str) -> Room:
+    """A namespace of the management cluster for one test. `home`: a fixture of the module, Unwind's own namespace."""
+    room = Room(plane.management, home)
+    await room.open()
+    return room
+
+
+@pytest.fixture
+def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The commands of a user. `home`: a fixture of the module, Unwind's own namespace."""
+    return Command(plane.management.kubeconfig, home, capsys)

@@ -57,18 +57,6 @@ async def home(plane: Plane) -> AsyncIterator[str]:
     await tidy(plane.management.client)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def room(plane: Plane, home: str) -> Room:
-    room = Room(plane.management, home)
-    await room.open()
-    return room
-
-
-@pytest.fixture
-def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(plane.management.kubeconfig, home, capsys)
-
-
 async def stateful_set(room: Room, name: str, *, replicas: int = 2) -> None:
     """A StatefulSet that is scaled to zero before its deletion. Its Pods stay until their finalizer is removed."""
     labels = {"app": name}

@@ -67,18 +67,6 @@ async def home(plane: Plane) -> AsyncIterator[str]:
     await tidy(plane.management.client)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def room(plane: Plane, home: str) -> Room:
-    room = Room(plane.management, home)
-    await room.open()
-    return room
-
-
-@pytest.fixture
-def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(plane.management.kubeconfig, home, capsys)
-
-
 async def test_a_namespace_goes_with_all_that_is_in_it_and_in_order(room: Room, command: Command, home: str) -> None:
     gadgets = await room.definition()
     await room.put(gadgets, "gadget")

@@ -53,14 +53,6 @@ async def home(plane: Plane) -> AsyncIterator[str]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def room(plane: Plane, home: str) -> Room:
-    """The namespace of a tenant."""
-    room = Room(plane.management, home)
-    await room.open()
-    return room
-
-
-@pytest_asyncio.fixture(loop_scope="session")
 async def tenant(room: Room) -> AsyncIterator[User]:
     """A user who may do everything in the room, and create Teardowns."""
     async with user(room, "tenant", [ASKING], here=[EVERYTHING]) as known:

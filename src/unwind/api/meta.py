@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
@@ -77,7 +77,20 @@ class ObjectRef(Model, frozen=True, kw_only=True):
         return f"{self.kind} {where}"
 
 
-def ref_of(resource: Resource, meta: ObjectMeta) -> ObjectRef:
+class NamedObject(Protocol):
+    """Metadata that identifies an object."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+
+def ref_of(resource: Resource, meta: NamedObject) -> ObjectRef:
     """A reference to the object with this metadata."""
     return ObjectRef(
         group=resource.group,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ref_of
 from unwind.api.names import ADOPTED_ANNOTATION, OWNER_LABEL, SVELTOS_REFERENCE_ANNOTATION
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry, EntryState
@@ -93,16 +93,8 @@ def _key(it: Content) -> str:
 
 def _entry(it: Content) -> Entry:
     resource, metadata = it.resource, it.metadata
-    ref = ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-    )
     return Entry(
-        object=ref,
+        object=ref_of(resource, metadata),
         resource=resource.plural,
         state=EntryState.CONFIRMED.value,
         source=_reference(it),

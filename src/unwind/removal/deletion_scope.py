@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api.annotation_values import DeletePolicy, VolumePolicy
 from unwind.api.fields import Unknown
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
 from unwind.api.unwind import Entry, EntryState
@@ -87,15 +87,7 @@ def is_a(content: Content, resource: Resource) -> bool:
 
 
 def ref_to(content: Content) -> ObjectRef:
-    resource, metadata = content.resource, content.metadata
-    return ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-    )
+    return ref_of(content.resource, content.metadata)
 
 
 def entry_of(content: Content) -> Entry:
