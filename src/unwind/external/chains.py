@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.meta import ObjectMeta, manifest
 from unwind.api.names import Reason
-from unwind.api.unwind import INVENTORIES, Inventory, InventorySpec, MemberRef
 from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
 from unwind.deleters.context import DeleteContext
@@ -19,15 +17,13 @@ from unwind.deleters.memo import on_object
 from unwind.deleters.outcomes import Again, Pace, Severity, TransientError
 from unwind.deleters.references import Resolver
 from unwind.errors import UnwindError
-from unwind.external import released_finalizers
-from unwind.inventory import ledger
-from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.external import ledger_entries
+from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractAsyncContextManager
-    from datetime import datetime
 
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.meta import ObjectRef
@@ -42,46 +38,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
     from unwind.kube.watches import Watches
-
-
-# The ledger of kept resources: Inventories in Unwind's own namespace
-
-
-def name_of(ref: ObjectRef) -> str:
-    """The name of an object's ledger: stable across retries, and unique to the object."""
-    return f"kept-{ref.uid}"
-
-
-def inventory(
-    ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime
-) -> Inventory:
-    """The ledger entry of a kept object (pure).
-
-    It has neither owner nor finalizer, because it must outlast the object.
-    """
-    line = ledger.kept(ref, outcome, at=at)
-    return Inventory(
-        metadata=ObjectMeta(name=name_of(ref), namespace=namespace),
-        spec=InventorySpec(
-            owner=ref,
-            member=MemberRef(object=released_finalizers.home(cluster), system_uid=cluster),
-            entries={ref.uid: ledger.entry(line, resource=resource.plural)},
-        ),
-    )
-
-
-async def write(client: Client, wanted: Inventory) -> None:
-    """Create the ledger entry; an interrupted try may have created it already."""
-    with suppress(AlreadyExistsError):
-        await client.create(INVENTORIES, manifest(INVENTORIES, wanted))
-
-
-async def withdraw(client: Client, ref: ObjectRef, *, namespace: str) -> None:
-    """Delete the ledger entry: the object was not kept after all, because its policy changed at the last moment."""
-    with suppress(NotFoundError, ConflictError):
-        found = await client.get(INVENTORIES, name_of(ref), namespace=namespace)
-        uid = found["metadata"]["uid"]
-        await client.delete(INVENTORIES, name_of(ref), uid=uid, namespace=namespace)
 
 
 # A deleter that waits leaves the chain with Again; one that stays inside for this long hangs.
@@ -130,7 +86,7 @@ class Chains:
 
     async def note(self, resource: Resource, ref: ObjectRef, outcome: Kept) -> Kept | Failed:
         """Record in the ledger that it is kept; only then may the object go."""
-        wanted = inventory(
+        wanted = ledger_entries.kept(
             ref,
             outcome,
             resource=resource,
@@ -139,7 +95,7 @@ class Chains:
             at=self._clock.now(),
         )
         try:
-            await write(self._client, wanted)
+            await ledger_entries.write(self._client, wanted)
         except (ApiError, UnreachableError) as error:
             told = f"cannot record the kept {ref} in the ledger: {error}"
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
@@ -156,14 +112,14 @@ class Chains:
         record = ReleasedFinalizers(
             object=ref,
             resource=resource,
-            cluster=released_finalizers.home(self._watches.cluster),
+            cluster=ledger_entries.home(self._watches.cluster),
             system_uid=self._watches.cluster,
             finalizers=held,
             external=external.name,
             why=why,
         )
-        wanted = released_finalizers.inventory(record, namespace=self._namespace, at=self._clock.now())
-        await released_finalizers.write(self._client, wanted)
+        wanted = ledger_entries.released(record, namespace=self._namespace, at=self._clock.now())
+        await ledger_entries.write(self._client, wanted)
         return held
 
     async def operator(self, external: External) -> str:
@@ -172,7 +128,7 @@ class Chains:
 
     async def unnote(self, ref: ObjectRef) -> None:
         """Delete the ledger entry: the resource is gone after all."""
-        await withdraw(self._client, ref, namespace=self._namespace)
+        await ledger_entries.withdraw(self._client, ledger_entries.kept_name(ref), namespace=self._namespace)
 
     async def _go(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> Outcome:
         held = any(name in external.finalizers for name in obj["metadata"].get("finalizers") or ())

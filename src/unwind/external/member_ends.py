@@ -26,7 +26,7 @@ from unwind.api.resources import SECRETS
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.external import released_finalizers
+from unwind.external import ledger_entries
 from unwind.external.chains import Ends
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class MemberEnds:
         return msgspec.convert(found, list[CredentialsSecret], strict=False)
 
     async def record(self, released: ReleasedFinalizers) -> None:
-        wanted = released_finalizers.inventory(released, namespace=self._namespace, at=self._clock.now())
-        await released_finalizers.write(self._client, wanted)
+        wanted = ledger_entries.released(released, namespace=self._namespace, at=self._clock.now())
+        await ledger_entries.write(self._client, wanted)
 
     async def withdraw(self, ref: ObjectRef) -> None:
-        await released_finalizers.withdraw(self._client, ref, namespace=self._namespace)
+        await ledger_entries.withdraw(self._client, ledger_entries.released_name(ref), namespace=self._namespace)
