@@ -11,14 +11,12 @@ import pytest_asyncio
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers, until_let_go
 from unwind.api import meta as api_meta
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION
-from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
 from unwind.clock import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.api.meta import ObjectMeta
     from unwind.local.plane import Plane
 
 # Among the longest: they run with the soak tests.
@@ -32,15 +30,6 @@ async def scene(plane: Plane, namespace: str) -> AsyncIterator[DeployedScene]:
     await made.clear()
 
 
-async def lose(scene: DeployedScene, name: str) -> ObjectMeta:
-    """Have a summary vanish, as if somebody had taken its finalizers off."""
-    meta = (await scene.summary_of(name)).metadata
-    patch = {"metadata": {"finalizers": None}}
-    await scene.client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=scene.namespace)
-    await scene.client.delete(CLUSTER_SUMMARIES, meta.name, uid=meta.uid, namespace=scene.namespace)
-    return meta
-
-
 async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
@@ -48,7 +37,7 @@ async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene
     async with all_controllers(scene.client, scene.namespace):
         await scene.deployed("web", "other")
     # While nobody looks.
-    lost = await lose(scene, "web")
+    lost = await scene.lose("web")
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace):
         held = await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
@@ -75,7 +64,7 @@ async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
         await scene.deployed("web")
-    lost = await lose(scene, "web")
+    lost = await scene.lose("web")
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace):
         await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
@@ -91,7 +80,7 @@ async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: Deploy
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
         await scene.deployed("web")
-    await lose(scene, "web")
+    await scene.lose("web")
     scene.cluster.annotations = {DEADLINE_ANNOTATION: "3s", ON_DEADLINE_ANNOTATION: "Release"}
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace, clock=SYSTEM):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
@@ -80,7 +81,9 @@ async def test_an_add_on_with_an_azure_object_waits_for_credentials_and_deletes_
         assert found.spec.member.object.name == "edge"
 
 
-async def test_a_work_with_an_azure_object_deletes_its_resource(plane: Plane, arm: Arm) -> None:
+@asynccontextmanager
+async def azure_works(plane: Plane, arm: Arm) -> AsyncIterator[tuple[WorkSite, AzureObjects]]:
+    """A joined member with Azure objects in one namespace."""
     client, member = plane.management.client, plane.members["member-1"]
     home, there = f"works-{uuid.uuid4().hex[:6]}", f"works-{uuid.uuid4().hex[:6]}"
     await plane.management.create_namespace(home)
@@ -88,42 +91,41 @@ async def test_a_work_with_an_azure_object_deletes_its_resource(plane: Plane, ar
     azure = AzureObjects(member.client, there, arm)
     async with joined(client, member) as it:
         site = WorkSite(it, home, there)
-        await map_credentials(client, home, member=f"cluster.karmada.io/Cluster/{it.name}", namespaces=there)
+        yield site, azure
+    for where, name in ((client, home), (member.client, there)):
+        found = await where.get(NAMESPACES, name)
+        await where.delete(NAMESPACES, name, uid=found["metadata"]["uid"])
+
+
+async def test_a_work_with_an_azure_object_deletes_its_resource(plane: Plane, arm: Arm) -> None:
+    async with azure_works(plane, arm) as (site, azure):
+        karmada = f"cluster.karmada.io/Cluster/{site.member.name}"
+        await map_credentials(site.client, site.home, member=karmada, namespaces=site.there)
         async with site.working(plugins=tuple(installed())):
-            await site.work("azure", azure_object(CACHES, there, "shop"))
+            await site.work("azure", azure_object(CACHES, site.there, "shop"))
             await site.until_applied("azure")
             made = await azure.provision(CACHES, "shop")
             await site.delete("azure")
             await site.until_gone("azure")
         assert not await azure.is_there(CACHES, "shop")
         assert azure.changed() == [("DELETE", cache_id("shop"))]
-        assert await ledger_of(client, home, made["metadata"]["uid"])
-    for where, name in ((client, home), (member.client, there)):
-        found = await where.get(NAMESPACES, name)
-        await where.delete(NAMESPACES, name, uid=found["metadata"]["uid"])
+        assert await ledger_of(site.client, site.home, made["metadata"]["uid"])
 
 
 async def test_a_work_leaves_its_azure_object_to_an_operator_on_the_member(plane: Plane, arm: Arm) -> None:
-    client, member = plane.management.client, plane.members["member-1"]
-    home, there = f"works-{uuid.uuid4().hex[:6]}", f"works-{uuid.uuid4().hex[:6]}"
-    await plane.management.create_namespace(home)
-    await member.create_namespace(there)
-    azure = AzureObjects(member.client, there, arm)
-    async with joined(client, member) as it:
-        site = WorkSite(it, home, there)
+    async with azure_works(plane, arm) as (site, azure):
         async with site.working(plugins=tuple(installed())), azure.operator():
-            await site.work("azure", azure_object(CACHES, there, "shop"))
+            await site.work("azure", azure_object(CACHES, site.there, "shop"))
             await site.until_applied("azure")
             await azure.provision(CACHES, "shop")
             await site.delete("azure")
             await azure.until_terminating(CACHES, "shop")
             await site.until("azure", lambda it: "is running and deletes" in str(it.status.conditions), "blocked")
-            await member.client.patch(CACHES, "shop", {"metadata": {"finalizers": None}}, namespace=there)
+            await site.member.cluster.client.patch(
+                CACHES, "shop", {"metadata": {"finalizers": None}}, namespace=site.there
+            )
             await site.until_gone("azure")
         assert arm.requests == []
-    for where, name in ((client, home), (member.client, there)):
-        found = await where.get(NAMESPACES, name)
-        await where.delete(NAMESPACES, name, uid=found["metadata"]["uid"])
 
 
 # On the management cluster, where the controller of external objects deletes at Azure

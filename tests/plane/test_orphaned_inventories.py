@@ -10,7 +10,6 @@ import pytest_asyncio
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers
 from unwind.api.meta import find
 from unwind.api.names import OWNER_LABEL
-from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Phase
 from unwind.cli import ledger
 from unwind.kube.events import Recorder
@@ -18,7 +17,6 @@ from unwind.kube.events import Recorder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.api.meta import ObjectMeta
     from unwind.local.plane import Plane
 
 
@@ -28,15 +26,6 @@ async def scene(plane: Plane, namespace: str) -> AsyncIterator[DeployedScene]:
     await made.begin()
     yield made
     await made.clear()
-
-
-async def lose(scene: DeployedScene, name: str) -> ObjectMeta:
-    """Delete a summary without its finalizers, while no manager runs."""
-    meta = (await scene.summary_of(name)).metadata
-    patch = {"metadata": {"finalizers": None}}
-    await scene.client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=scene.namespace)
-    await scene.client.delete(CLUSTER_SUMMARIES, meta.name, uid=meta.uid, namespace=scene.namespace)
-    return meta
 
 
 class Reported(Recorder):
@@ -57,7 +46,7 @@ async def test_what_a_vanished_summary_left_does_not_hold_if_it_was_not_enforced
     await scene.add_on("db")
     async with all_controllers(scene.client, scene.namespace):
         await scene.deployed("web", "db")
-    gone = await lose(scene, "web")
+    gone = await scene.lose("web")
     await scene.cluster.delete()
     recorder = Reported()
     async with all_controllers(scene.client, scene.namespace, recorder=recorder):
@@ -86,7 +75,7 @@ async def test_what_a_vanished_summary_left_holds_if_it_was_enforced_or_if_that_
     await scene.add_on("web", behaviour="RemovePolicies" if earlier else "EnforceRemovePolicies")
     async with all_controllers(scene.client, scene.namespace):
         await scene.deployed("web")
-    gone = await lose(scene, "web")
+    gone = await scene.lose("web")
     if earlier:
         [chunk] = await scene.inventories(gone.uid)
         await scene.client.patch(
@@ -112,7 +101,7 @@ async def test_a_behaviour_that_was_raised_before_the_summary_vanished_holds(sce
         uid = (await scene.summary_of("web")).metadata.uid
         while [chunk.spec.effort for chunk in await scene.inventories(uid)] != ["Enforce"]:
             pass
-    await lose(scene, "web")
+    await scene.lose("web")
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace):
         held = await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")

@@ -331,6 +331,14 @@ class DeployedScene(profiles.ProfileScene):
         super().__init__(plane.management.client, plane.members[MEMBER], namespace)
         self.cluster = CapiCluster(self.client, namespace)
 
+    async def lose(self, name: str) -> ObjectMeta:
+        """Delete a summary without its finalizers, as a user does by mistake."""
+        meta = (await self.summary_of(name)).metadata
+        patch = {"metadata": {"finalizers": None}}
+        await self.client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=self.namespace)
+        await self.client.delete(CLUSTER_SUMMARIES, meta.name, uid=meta.uid, namespace=self.namespace)
+        return meta
+
     async def begin(self, *, topology: bool = True) -> None:
         await profiles.install(self.client)
         await self.member.create_namespace(self.namespace)
