@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from unwind.clock import Clock
+    from unwind.deleters.registry import Plugin
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
     from unwind.kube.fencing import ShardOwner
@@ -412,13 +413,14 @@ async def all_controllers(
     clock: Clock | None = None,
     best_effort: float = 60.0,
     recorder: Recorder | None = None,
+    plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[Clock]:
     """All that has to do with add-ons, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
     owner, metrics = Owner(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches = AddonCaches(own, clock=clock)
-        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort, plugins=plugins) as deps:
             sources = (SummarySteps(own, caches, moved=MovedAddons(deps)),)
             parts = (
                 caches,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
     from unwind.api.unwind import LedgerNote
     from unwind.clock import Clock
+    from unwind.deleters.registry import Plugin
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import ShardOwner
     from unwind.local.cluster import LocalCluster
@@ -55,6 +56,7 @@ async def controllers(
     clock: Clock | None = None,
     best_effort: float = 60.0,
     owner: ShardOwner | None = None,
+    plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[Clock]:
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
@@ -63,7 +65,7 @@ async def controllers(
         caches, members = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
         recorder = Recorder(own, instance="test")
-        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort, plugins=plugins) as deps:
             probing = ClusterController(
                 own, members, secrets, deps.members, owner=owner, metrics=metrics, recorder=recorder, clock=clock
             )
