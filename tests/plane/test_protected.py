@@ -1,16 +1,12 @@
-"""Every way of deleting on a member respects the protection label."""
+"""The protection label in removals: efforts, force-release and commands. `test_ways_of_deleting` has every way."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest_asyncio
-
-from tests.plane.support import cluster_teardowns, profiles, unjoins
-from tests.plane.support.profiles import ProfileScene, config_map, feature, message, playing
+from tests.plane.support import cluster_teardowns
 from unwind.api.capi import CLUSTERS
-from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.names import DELETE_PROTECTION_LABEL, FORCE_RELEASE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import Phase
@@ -19,12 +15,8 @@ from unwind.cli.protect import protect as protect_command
 from unwind.cli.protect import unprotect as unprotect_command
 from unwind.cli.status import status
 from unwind.cli.why import why
-from unwind.clock import SYSTEM
-from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     import pytest
 
     from unwind.api.meta import ObjectRef
@@ -114,103 +106,6 @@ async def test_a_force_release_leaves_the_protected_object_with_a_ledger(plane: 
         "base-1": ("Forced", "the platform team decided")
     }
     await it.let_go()
-
-
-# Withdrawal and prune
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str) -> AsyncIterator[ProfileScene]:
-    await profiles.install(plane.management.client)
-    async with playing(plane, namespace) as it:
-        yield it
-
-
-async def test_a_withdrawn_profile_waits_for_a_protected_object(scene: ProfileScene) -> None:
-    await scene.register()
-    await scene.source("s", config_map(scene.namespace, "one"), config_map(scene.namespace, "two"))
-    await scene.profile("web", "s")
-    async with profiles.running(scene.client, scene.namespace):
-        await scene.until_provisioned("web")
-        await protect(scene.member.client, scene.namespace, "one")
-        await scene.delete_profile("web")
-        summary = await scene.until_summary("web", lambda it: LABEL in message(it), "blocked by protection")
-        assert "set by jane" in message(summary)
-        assert f"--cluster {scene.namespace}/edge" in message(summary)
-        await scene.until_off_member("two")
-        assert "one" not in scene.deleted()
-        await unprotect(scene.member.client, scene.namespace, "one")
-        await scene.until_profile_gone("web")
-        await scene.until_off_member("one")
-
-
-async def test_an_object_that_drops_out_of_a_profile_stays_while_it_is_protected(scene: ProfileScene) -> None:
-    await scene.register()
-    await scene.source("s", config_map(scene.namespace, "one"), config_map(scene.namespace, "two"))
-    await scene.profile("web", "s")
-    async with profiles.running(scene.client, scene.namespace):
-        await scene.until_provisioned("web")
-        await protect(scene.member.client, scene.namespace, "one")
-        await scene.edit("s", config_map(scene.namespace, "two"))
-        await scene.until_summary("web", lambda it: LABEL in message(it), "blocked by protection")
-        assert "one" not in scene.deleted()
-        await unprotect(scene.member.client, scene.namespace, "one")
-        await scene.until_off_member("one")
-        await scene.until_summary("web", lambda it: feature(it) == "Provisioned", "provisioned")
-
-
-# Works and unjoin
-
-
-async def test_a_deleted_work_waits_for_a_protected_object(plane: Plane, namespace: str) -> None:
-    async with unjoins.scene(plane, namespace) as it, unjoins.controllers(it.client, namespace, clock=SYSTEM):
-        await it.put("shop")
-        await it.deployed("shop")
-        await protect(it.cluster.client, namespace, "shop-0")
-        found = await it.client.get(WORKS, "shop", namespace=it.execution)
-        await it.client.delete(WORKS, "shop", uid=found["metadata"]["uid"], namespace=it.execution)
-        await until_absent(it.cluster.client, CONFIG_MAPS, "shop-1", namespace=namespace)
-        await until(
-            it.client, WORKS, "shop", lambda obj: LABEL in str(obj and obj["status"]), "blocked", namespace=it.execution
-        )
-        assert "shop-0" not in it.deleted()
-        await unprotect(it.cluster.client, namespace, "shop-0")
-        await until_absent(it.client, WORKS, "shop", namespace=it.execution)
-        assert await it.on_member() == {}
-
-
-async def test_an_object_that_drops_out_of_a_work_stays_while_it_is_protected(plane: Plane, namespace: str) -> None:
-    async with unjoins.scene(plane, namespace) as it, unjoins.controllers(it.client, namespace, clock=SYSTEM):
-        await it.put("shop")
-        await it.deployed("shop")
-        await protect(it.cluster.client, namespace, "shop-0")
-        left = [config_map(namespace, "shop-1")]
-        await it.client.patch(WORKS, "shop", {"spec": {"workload": {"manifests": left}}}, namespace=it.execution)
-        await until(
-            it.client, WORKS, "shop", lambda obj: LABEL in str(obj and obj["status"]), "blocked", namespace=it.execution
-        )
-        assert "shop-0" not in it.deleted()
-        await unprotect(it.cluster.client, namespace, "shop-0")
-        await until_absent(it.cluster.client, CONFIG_MAPS, "shop-0", namespace=namespace)
-
-
-async def test_a_required_unjoin_waits_for_a_protected_object(plane: Plane, namespace: str) -> None:
-    required = RemoveStrategy.REQUIRED
-    async with (
-        unjoins.scene(plane, namespace, remove_strategy=required) as it,
-        unjoins.controllers(it.client, namespace),
-    ):
-        await it.put("shop")
-        await it.deployed("shop")
-        await protect(it.cluster.client, namespace, "shop-0")
-        await it.delete()
-        teardown = await it.teardown(lambda one: bool(protected(one)), "blocked by protection")
-        [blocker] = protected(teardown)
-        assert f"unwind unprotect configmaps/shop-0 -n {namespace} --cluster {it.name}" in blocker.message
-        assert "shop-0" not in it.deleted()
-        await unprotect(it.cluster.client, namespace, "shop-0")
-        await it.gone()
-        assert await it.on_member() == {}
 
 
 # Commands

@@ -234,8 +234,7 @@ async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane
             assert ledger(await it.inventories.of(uid)) == ({} if policy else {CLAIM: "KeptByPolicy"})
 
 
-@pytest.mark.parametrize("policy", ["", "Delete"])
-async def test_a_helm_release(edge: profiles.ProfileScene, tmp_path: Path, policy: str) -> None:
+async def test_a_helm_release_may_have_the_claims_deleted(edge: profiles.ProfileScene, tmp_path: Path) -> None:
     member, room = edge.member.client, edge.namespace
     template = msgspec.json.encode(database(room)).decode()
     directory = unpack(pack("database", {"values.yaml": "{}", "templates/db.yaml": template}), tmp_path)
@@ -243,8 +242,7 @@ async def test_a_helm_release(edge: profiles.ProfileScene, tmp_path: Path, polic
     chart = {"repositoryURL": directory.as_uri(), "releaseName": "db", "releaseNamespace": room}
     await edge.register()
     await edge.profile("db", helmCharts=[chart])
-    if policy:
-        await annotate(edge, "db", {VOLUMES_ANNOTATION: policy})
+    await annotate(edge, "db", DELETE)
     async with profiles.running(edge.client, room, helm=helm):
         await edge.until_summary("db", lambda it: profiles.feature(it, "Helm") == "Provisioned", "Provisioned")
         await until_claimed(member, room, CLAIM)
@@ -252,8 +250,8 @@ async def test_a_helm_release(edge: profiles.ProfileScene, tmp_path: Path, polic
         await edge.delete_profile("db")
         await edge.until_profile_gone("db")
         await waiting.until_absent(member, STATEFUL_SETS, "db", namespace=room)
-    assert await left(member, room) == ([] if policy else [CLAIM])
-    assert ledger(await edge.inventories(uid)) == ({} if policy else {CLAIM: "KeptByPolicy"})
+    assert await left(member, room) == []
+    assert ledger(await edge.inventories(uid)) == {}
 
 
 # `unwind delete`

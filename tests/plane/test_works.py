@@ -136,19 +136,6 @@ async def test_an_object_of_another_owner_is_reported_as_conflict_and_stays(site
         await site.until_not_there("foreign-b")
 
 
-async def test_an_object_that_was_created_again_by_another_owner_survives_the_work(site: WorkSite) -> None:
-    async with site.working():
-        await site.work("again", site.map("again-a"))
-        await site.until_applied("again")
-    await site.drop("again-a")
-    await site.until_not_there("again-a")
-    made = await site.make("again-a", mine="yes")
-    await site.delete("again")
-    async with site.working():
-        await site.until_gone("again")
-    assert (await site.get("again-a"))["metadata"]["uid"] == made["metadata"]["uid"]
-
-
 async def test_an_object_of_two_works_belongs_to_the_first_and_then_to_the_other(site: WorkSite) -> None:
     async with site.working():
         await site.work("mine", site.map("both", by="mine"))
