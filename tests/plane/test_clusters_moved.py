@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.eventually import eventually
 from tests.plane.support import cluster_moves
 from tests.plane.support.cluster_teardowns import (
     CapiCluster,
@@ -19,9 +20,16 @@ from tests.plane.support.controllers import HOLD
 from tests.plane.support.extension_registration import serve
 from tests.plane.support.profiles import ProfileScene, config_map
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import DELETE_FOR_MOVE_ANNOTATION, OWNER_LABEL, OWNERS_ANNOTATION, Finalizer
+from unwind.api.names import (
+    CLUSTER_UID_ANNOTATION,
+    DELETE_FOR_MOVE_ANNOTATION,
+    OWNER_LABEL,
+    OWNERS_ANNOTATION,
+    Finalizer,
+)
 from unwind.api.resources import SECRETS
 from unwind.api.rights import HOME
+from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
 from unwind.inventory.inventories import Inventories
 from unwind.local.waiting import until, until_absent
@@ -43,7 +51,11 @@ async def test_a_cluster_that_is_moved_is_not_torn_down_and_keeps_its_credential
     await it.client.patch(
         SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": [Finalizer.CREDENTIALS]}}, namespace=namespace
     )
-    async with manager(it.client):
+    # As the manager writes it: the summary names its cluster also after that is gone.
+    mark = {"annotations": {CLUSTER_UID_ANNOTATION: it.uid}, "finalizers": [Finalizer.SUMMARY]}
+    await it.client.patch(CLUSTER_SUMMARIES, ref.name, {"metadata": mark}, namespace=namespace)
+    async with manager(it.client) as controller:
+        await eventually(lambda: controller.ready, "synced caches")
         await cluster_moves.pause(it.client, it.name, namespace)
         await cluster_moves.delete(it.client, CLUSTERS, it.name, namespace)
         teardown = await it.ended()
@@ -54,6 +66,7 @@ async def test_a_cluster_that_is_moved_is_not_torn_down_and_keeps_its_credential
         assert it.deleted() == []
         assert Finalizer.CREDENTIALS in (await it.secret())["metadata"]["finalizers"]
     await it.client.patch(SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": None}}, namespace=namespace)
+    await it.client.patch(CLUSTER_SUMMARIES, ref.name, {"metadata": {"finalizers": None}}, namespace=namespace)
 
 
 async def test_a_new_manager_knows_that_a_cluster_was_moved(plane: Plane, namespace: str) -> None:
