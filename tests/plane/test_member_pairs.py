@@ -14,6 +14,7 @@ from tests.plane.support.cluster_teardowns import CapiCluster
 from tests.plane.support.controllers import Owner
 from tests.plane.support.unjoins import UnjoinScene
 from unwind.addons.step_source import SummarySteps
+from unwind.api import capi
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION
 from unwind.api.resources import SECRETS
@@ -23,10 +24,12 @@ from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
+from unwind.kube.discovery import Named
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local.waiting import until, until_absent
 from unwind.members import targets
+from unwind.preview import cluster_preview
 from unwind.teardown import gate
 from unwind.teardown.gate import GateClosed, GateOpen
 from unwind.teardown.signatures import RecordKeys
@@ -154,6 +157,11 @@ async def test_the_deletion_of_a_cluster_waits_until_its_member_is_unjoined(requ
         closed = await it.verdict()
         assert isinstance(closed, GateClosed)
         assert closed.message.endswith(f"Member/{it.name}")
+        named = Named(resource=capi.CLUSTERS, namespace=it.capi.namespace, name=it.capi.name)
+        foreseen = await cluster_preview.foresee(it.client, named, home=it.namespace)
+        assert any(
+            f"waits for 1 Works; unjoin the member: unwind unjoin {it.name}" in warning for warning in foreseen.warnings
+        )
 
         await it.capi.delete()
         held = await it.capi.teardown(lambda one: one.phase is Phase.HELD and bool(one.status.blockers), "held")

@@ -22,6 +22,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Plan, Step
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
+from unwind.karmada.member_steps import paired_members, remaining
 from unwind.karmada.remove_strategy import steps_of
 from unwind.kube.client import Client
 from unwind.kube.decoding import Metadata
@@ -95,6 +96,7 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     target = targets.of_capi(cluster)
     found = await gather(places.inventories, target, [await read_steps(places.client, target)])
     warnings: tuple[str, ...] = () if target.has_class else (_NO_GATE,)
+    warnings += await _waits_for_members(places, target)
     around: list[Content] = []
     try:
         around = await contents.in_namespace(places.client, places.here.discovery, target.ref.namespace)
@@ -112,6 +114,24 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         said=await _profile_annotations(places, found.drafts),
         warnings=warnings,
     )
+
+
+async def _waits_for_members(places: Places, target: ClusterTarget) -> tuple[str, ...]:
+    """A warning for each member whose Works the deletion of the Cluster waits for."""
+    found: list[str] = []
+    try:
+        for member in await paired_members(places.client, target.ref.uid):
+            works = await remaining(places.client, places.inventories, member)
+            if works and member.removal is not karmada.RemoveStrategy.NEEDLESS:
+                name = member.metadata.name
+                found.append(
+                    f"the Cluster is also member {name} with removeStrategy Required: its deletion waits for"
+                    f" {len(works)} Works; unjoin the member: unwind unjoin {name}"
+                )
+    except UnwindError as error:
+        # Not every user may list members, and the add-ons are more important.
+        found.append(f"cannot list the Works that the Cluster waits for: {error}")
+    return tuple(found)
 
 
 async def _of_sveltos(places: Places, cluster: sveltos.SveltosCluster) -> Foreseen:
