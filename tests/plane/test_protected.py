@@ -55,7 +55,8 @@ async def test_an_enforced_step_holds_the_cluster_and_names_who_protects_what(pl
     await protect(it.member.client, it.on_member, "base-1")
     async with cluster_teardowns.manager(it.client):
         await it.delete()
-        teardown = await it.teardown(lambda one: bool(protected(one)), "blocked by protection")
+        # The status names the blocker first, and who must act as soon as that is known.
+        teardown = await it.teardown(lambda one: any(item.actor for item in protected(one)), "blocked by protection")
         [blocker] = protected(teardown)
         assert blocker.object.name == "base-1"
         assert blocker.actor == "the user who protected it"
