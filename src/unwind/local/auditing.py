@@ -152,9 +152,13 @@ class AuditLog:
                     yield entry
 
     def deletions(self, *, resource: str | None = None, namespace: str | None = None) -> list[AuditEvent]:
-        """The accepted deletions, in order."""
+        """The accepted deletions, in the order in which the API server received them.
+
+        The log has them in the order of completion: a controller can react to a deletion before its response is logged.
+        """
         entries = self.entries(verbs=("delete", "deletecollection"), resource=resource, namespace=namespace)
-        return [entry for entry in entries if entry.code < 300]
+        accepted = [entry for entry in entries if entry.code < 300]
+        return sorted(accepted, key=lambda entry: entry.request_received_timestamp)
 
 
 _decode = msgspec.json.Decoder(AuditEvent).decode
