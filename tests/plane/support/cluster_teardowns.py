@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from unwind.teardown.step_sources import FollowedSource
 
 MEMBER = "member-1"
+# How often in a row annotations must be seen before they count as set.
+_STAYS = 4
 
 
 class CapiCluster:
@@ -75,12 +77,13 @@ class CapiCluster:
 
     async def delete(self) -> None:
         # What is set while Cluster API still sets the Cluster up does not always stay (seen under load).
-        while self.annotations:
+        stayed = 0
+        while self.annotations and stayed < _STAYS:
             await self.annotate(self.annotations)
             await asyncio.sleep(0.5)
             found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
-            if self.annotations.items() <= (found["metadata"].get("annotations") or {}).items():
-                break
+            stays = self.annotations.items() <= (found["metadata"].get("annotations") or {}).items()
+            stayed = stayed + 1 if stays else 0
         await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
 
     async def annotate(self, annotations: dict[str, str], *, by: str = "unwind") -> None:
