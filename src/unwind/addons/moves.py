@@ -7,7 +7,9 @@ for them. The former management cluster does nothing on the cluster any more: it
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,6 +48,8 @@ _SOON = 1.0
 _FORMER = 4
 # Bytes. All annotations of an object may have 256 KiB.
 _LARGEST = 128 * 1024
+# The uids become part of label selectors, and anyone who may patch the Cluster can write them.
+_UID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class RecordedOwners(Model, frozen=True, kw_only=True):
@@ -68,9 +72,11 @@ def recorded(annotations: Mapping[str, str]) -> RecordedOwners:
 def _decoded(value: str) -> RecordedOwners:
     """Cached: each of hundreds of ClusterSummaries looks at the same value."""
     try:
-        return msgspec.json.decode(value, type=RecordedOwners)
+        found = msgspec.json.decode(value, type=RecordedOwners)
     except (msgspec.DecodeError, RecursionError):
         return RecordedOwners()
+    uids = chain(found.owners.values(), *found.former.values())
+    return found if all(map(_UID.fullmatch, uids)) else RecordedOwners()
 
 
 def former_owners(target: AddonTarget, name: str) -> frozenset[str]:

@@ -34,6 +34,18 @@ def test_the_owners_of_a_moved_cluster_are_former_until_it_is_moved_on() -> None
     assert to_record(cluster("b", at_b), {"web": "w2"}) == at_b
 
 
+def test_a_value_with_anything_but_uids_names_no_owner() -> None:
+    # It becomes part of a label selector. Anyone who may patch the Cluster can write it.
+    injected = "w1),app in (web"
+    for said in (
+        RecordedOwners(cluster="a", owners={"web": injected}),
+        RecordedOwners(cluster="a", former={"web": ("w1", injected)}),
+        RecordedOwners(cluster="a", owners={"web": "w1,w2"}),
+        RecordedOwners(cluster="a", owners={"web": "w1\n"}),
+    ):
+        assert former_owners(cluster("b", said), "web") == frozenset()
+
+
 def test_a_value_that_cannot_be_read_names_no_owner() -> None:
     for value in ("", "[]", "{", '{"owners": 1}'):
         assert recorded({OWNERS_ANNOTATION: value}) == RecordedOwners()
