@@ -87,7 +87,8 @@ class Show:
             if said := _SAID.get(step.state):
                 self._line(f"{step.name} {said}")
         for blocker in teardown.status.blockers:
-            self._once(f"blocked: {_told(blocker)}")
+            if blocker.actor:  # otherwise it is not diagnosed yet, and would be shown twice
+                self._once(f"blocked: {_told(blocker)}")
 
     def hook(self, cluster: Object | None) -> None:
         """Show the last hook response."""
