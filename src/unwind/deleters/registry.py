@@ -164,6 +164,8 @@ class DeleterRegistry:
         self._links: dict[Resource, tuple[Registration, ...]] = {}
         self._choosy: dict[Resource, bool] = {}
         """Whether some of them have a predicate."""
+        self._chains: dict[Resource, tuple[End, DeleteFunc[Object]]] = {}
+        """The last chain of all deleters of a resource, with its end: most objects of a kind go through the same."""
         self._externals: dict[Resource, External | None] = {}
 
     async def load(self, resource: Resource | None = None) -> None:
@@ -212,21 +214,28 @@ class DeleterRegistry:
     ) -> DeleteFunc[Object]:
         """The chain for an object. Raises PermanentError if it cannot be determined. `left_to_others`: the external
         resource is deleted by others, so deleters that act on it are not called."""
-        links = await self.deleters(ctx.resource)
-        names = {link.name for link in links if link.external and left_to_others}
-        links = tuple(link for link in links if link.name not in names) if names else links
+        every = links = await self.deleters(ctx.resource)
+        others: set[str] = set()
+        if left_to_others:
+            others = {link.name for link in links if link.external}
+            links = tuple(link for link in links if link.name not in others)
+            # What was recorded while Unwind deleted the external resource itself does not matter any more.
+            others.add(EXTERNAL_SCOPE)
         if self._choosy[ctx.resource]:
             links = tuple([link for link in links if await self._joins(link, ctx, obj)])
         begun = ctx.memo.scopes()
-        # What was recorded while Unwind deleted the external resource itself does not matter any more.
-        others = {*names, EXTERNAL_SCOPE} if left_to_others else names
         if begun and (missing := begun.difference([link.name for link in links], [end.name], others)):
             raise PermanentError(
                 f"cannot delete {ctx.ref}: {' and '.join(sorted(missing))} started its deletion and is not installed",
                 reason=Reason.HELD,
                 remedy="install it again (`unwind deleters` lists what is installed)",
             )
-        return chain(links, end)
+        if links is not every:
+            return chain(links, end)
+        last = self._chains.get(ctx.resource)
+        if last is None or last[0] is not end:
+            self._chains[ctx.resource] = last = (end, chain(links, end))
+        return last[1]
 
     def all(self) -> Iterable[Registration | External]:
         """Everything that is registered so far: the built-in deleters and those of loaded plugins."""
