@@ -64,7 +64,7 @@ def app(asked: Sequence[str] = ()) -> App:
     command("unwind.cli.protect:unprotect", name="unprotect", help="Remove the deletion protection of an object.")
     command("unwind.cli.deleters:deleters", name="deleters", help="List the deleters and their order.")
     command("unwind.cli.hooks:hooks", name="hooks", help="List Cluster API lifecycle hooks and the rules on each.")
-    command("unwind.cli.crds:crds", name="crds", help="Print the CustomResourceDefinitions of Unwind.")
+    command("unwind.cli.install:crds", name="crds", help="Print the CustomResourceDefinitions of Unwind.")
     command("unwind.cli.local:local", name="local", help="Manage control planes on this machine.")
     command("unwind.cli.completion:completion", name="completion", help="Print a shell completion script.")
     command(

@@ -11,8 +11,11 @@ from cyclopts import Parameter
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import TEARDOWNS, Cancellation, Cause, Phase, Teardown
-from unwind.cli import console, teardown_lookup
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console, teardowns
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.cli.status import span
 from unwind.errors import TimedOutError, UnwindError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -51,7 +54,7 @@ def _requests(context: CompletionContext) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
         return sorted((item.metadata.name, item.spec.title) for item in found if _can_be_cancelled(item))
 
-    return teardown_lookup.completed(context, ask)
+    return teardowns.complete(context, ask)
 
 
 async def cancel(
@@ -82,8 +85,8 @@ async def cancel(
     """
     within = span(timeout, option="--timeout") or 0.0
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-cancel") as client:
-        every = teardown_lookup.readable(await teardown_lookup.listed(client, TEARDOWNS))
-        found = _pick(teardown_lookup.chosen(every, teardown, namespace), teardown, namespace)
+        every = teardowns.readable(await teardowns.listed(client, TEARDOWNS))
+        found = _pick(teardowns.chosen(every, teardown, namespace), teardown, namespace)
         try:
             async with asyncio.timeout(within):
                 last = await _deleted(client, found)
@@ -125,7 +128,7 @@ def _pick(found: Sequence[Teardown], wanted: str, namespace: str | None) -> Tear
             + (", or leave the rest with `unwind release`" if item.spec.cause in _RELEASABLE else ""),
         )
     raise UnwindError(
-        f"no teardown{teardown_lookup.described(wanted, namespace)} found", remedy="list them with `unwind status`"
+        f"no teardown{teardowns.described(wanted, namespace)} found", remedy="list them with `unwind status`"
     )
 
 

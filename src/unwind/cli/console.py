@@ -1,19 +1,22 @@
-"""Console output: terminal, pipe, JSON and confirmation prompts."""
+"""Console output: tables, YAML, JSON and progress lines, on a terminal or in a pipe, and confirmation prompts."""
 
 from __future__ import annotations
 
 import io
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import yaml
 from rich.console import Console
 
 from unwind.errors import UnwindError
 from unwind.render.text import span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
 out = Console(highlight=False, soft_wrap=True)
@@ -21,6 +24,7 @@ err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 # Output into a pipe is never truncated, because there is no terminal width to fit.
 _ENDLESS = 10_000
+DocumentFormat = Literal["yaml", "json"]
 
 
 def age(since: float) -> str:
@@ -60,3 +64,23 @@ def ask(question: str, *, expected: str) -> None:
         answer = ""
     if answer.strip() != expected:
         raise UnwindError(f"aborted: the answer is not {expected!r}", remedy="nothing was changed")
+
+
+class _Dumper(yaml.CSafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        # Repeat shared values instead of using anchors: the output is for people.
+        return True
+
+
+def show_objects(objects: Sequence[dict[str, Any]], form: DocumentFormat) -> None:
+    """Write objects to standard output in a form that `kubectl apply -f -` accepts."""
+    sys.stdout.write(as_yaml(objects) if form == "yaml" else as_json(objects))
+
+
+def as_yaml(objects: Sequence[dict[str, Any]]) -> str:
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=120, allow_unicode=True)
+
+
+def as_json(objects: Sequence[dict[str, Any]]) -> str:
+    whole = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+    return msgspec.json.format(msgspec.json.encode(whole)).decode() + "\n"

@@ -14,12 +14,20 @@ from unwind.api.meta import ObjectRef
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Phase
-from unwind.cli import console, foreseen
-from unwind.cli.following import TeardownFollower
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console, plan
+from unwind.cli.arguments import (
+    Context,
+    Home,
+    Kubeconfig,
+    Place,
+    Target,
+    Volumes,
+    check_volumes,
+    resolve_target,
+)
 from unwind.cli.ledger import LedgerRow, of_inventory
 from unwind.cli.status import span
-from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
+from unwind.cli.teardowns import TeardownFollower
 from unwind.concurrency import to_tell
 from unwind.errors import TimedOutError, UnwindError
 from unwind.install import rivals
@@ -88,7 +96,9 @@ async def delete(
     within = span(timeout, option="--timeout")
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-delete") as client:
-        named = await meant(client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace)
+        named = await resolve_target(
+            client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace
+        )
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
@@ -96,7 +106,7 @@ async def delete(
                 f"cannot delete {named}: not found ({error})", remedy="check its name and --namespace"
             ) from error
         if output == "table":
-            console.show(foreseen.table(seen))
+            console.show(plan.table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
         if not await rivals.alive(client, unwind_namespace):
@@ -134,7 +144,7 @@ def refuse(seen: Foreseen, max_objects: int | None) -> None:
         told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in refusals[:_SHOWN])
         more = f"; and {len(refusals) - _SHOWN} more" if len(refusals) > _SHOWN else ""
         raise UnwindError(f"cannot delete {seen.title}: {told}{more}")
-    going = foreseen.total(seen)
+    going = plan.total(seen)
     if max_objects is not None and going > max_objects:
         raise UnwindError(
             f"cannot delete {seen.title}: {going} objects would be deleted, more than --max-objects {max_objects}",
@@ -231,7 +241,7 @@ def _outcome(
     complete = teardown is not None and teardown.phase in (Phase.COMPLETE, Phase.TARGET_GONE)
     return DeleteResult(
         target=seen.target,
-        objects=foreseen.total(seen),
+        objects=plan.total(seen),
         teardown=teardown.metadata.name if teardown else "",
         phase=str(teardown.phase) if teardown else "",
         removed=teardown.status.removed if teardown else "",

@@ -1,20 +1,21 @@
-"""`unwind install`: install or upgrade Unwind in a cluster."""
+"""`unwind install`: install or upgrade Unwind in a cluster; `unwind crds`: print its CustomResourceDefinitions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from unwind.api import selectors
+from unwind.api.crds import groups
 from unwind.api.rights import HOME, Setting
-from unwind.cli import console, documents
-from unwind.cli.options import words
+from unwind.cli import console
+from unwind.cli.arguments import Context, Kubeconfig, Namespace, words
 from unwind.errors import UsageError
 from unwind.install import install as installing
+from unwind.install.manifests import crds as crd_manifests
 from unwind.install.manifests import manifests
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.api.meta import LabelSelector
-
-Kubeconfig = Annotated[
-    Path | None,
-    Parameter(help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the Pod's ServiceAccount."),
-]
-Context = Annotated[str | None, Parameter(help="The kubeconfig context; default: the current context.")]
-Namespace = Annotated[str, Parameter(help="The namespace that Unwind is installed in.")]
 
 
 async def install(
@@ -74,7 +68,7 @@ async def install(
         ),
     ] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="Print the manifests without contacting a cluster.")] = False,
-    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
+    output: Annotated[console.DocumentFormat | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
 ) -> None:
     """Install the namespace, CRDs, RBAC rules and policies in a cluster, or upgrade them.
 
@@ -89,14 +83,14 @@ async def install(
         authorized_groups=None if authorized_groups is None else tuple(words(authorized_groups)),
     )
     if dry_run:
-        documents.show(manifests(setting), output or "yaml")
+        console.show_objects(manifests(setting), output or "yaml")
         return
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-install") as client:
         done = await installing.install(
             client, setting, adopt_crds=adopt_crds, rotate_path=rotate_path, announce=_announce, warn=_warn
         )
     if output:
-        documents.show([msgspec.to_builtins(item) for item in done], output)
+        console.show_objects([msgspec.to_builtins(item) for item in done], output)
         return
     counts = Counter(item.result.value for item in done)
     console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
@@ -130,3 +124,14 @@ def _announce(line: str) -> None:
 
 def _warn(line: str) -> None:
     console.err.print(f"warning: {line}", style="yellow", markup=False)
+
+
+def crds(
+    *,
+    group: Annotated[str | None, Parameter(help="Print only the CRDs of this API group.")] = None,
+    output: Annotated[console.DocumentFormat, Parameter(name=["--output", "-o"], help="Output format.")] = "yaml",
+) -> None:
+    """Print the CustomResourceDefinitions: `unwind crds | kubectl apply --server-side -f -`."""
+    if group is not None and group not in groups():
+        raise UsageError(f"unknown group {group!r} (valid: {', '.join(groups())})")
+    console.show_objects(crd_manifests(group), output)

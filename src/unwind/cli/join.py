@@ -10,8 +10,11 @@ from cyclopts import Parameter
 
 from unwind.api import names
 from unwind.api.karmada import RemoveStrategy
-from unwind.cli import console, documents
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.errors import UnwindError
 from unwind.karmada import join as karmada_join
 from unwind.karmada.join_objects import JoinOptions
@@ -44,7 +47,7 @@ async def join(
     dry_run: Annotated[
         bool, Parameter(negative="", help="Print the objects that would be created, those in the member first.")
     ] = False,
-    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
+    output: Annotated[console.DocumentFormat | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
 ) -> None:
     """Join a cluster: create a ServiceAccount in it, and a Cluster with its credentials in the control plane.
 
@@ -63,11 +66,11 @@ async def join(
     there = way_to(cluster_kubeconfig, cluster_context)
     async with Client(here, user_agent="unwind-join") as home, Client(there, user_agent="unwind-join") as member:
         if dry_run:
-            documents.show(await karmada_join.rehearse(home, member, options), output or "yaml")
+            console.show_objects(await karmada_join.rehearse(home, member, options), output or "yaml")
             return
         joined = await karmada_join.join(home, member, options, announce=_announce)
     if output:
-        documents.show([msgspec.to_builtins(item) for item in joined.done], output)
+        console.show_objects([msgspec.to_builtins(item) for item in joined.done], output)
         return
     console.out.print(f"{joined.name} joined (cluster ID {joined.id})")
 

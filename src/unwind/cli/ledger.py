@@ -15,8 +15,11 @@ from rich.text import Text
 from unwind.api.meta import ObjectRef, find
 from unwind.api.names import SET_ASIDE_ANNOTATION, ConditionType
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
-from unwind.cli import console, documents, teardown_lookup
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console, teardowns
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -94,7 +97,7 @@ async def ledger(
         Parameter(
             name="CLUSTER",
             help="Show only this cluster: NAME, NAMESPACE/NAME or KIND/NAME; it may be gone already.",
-            completer=teardown_lookup.names,
+            completer=teardowns.complete_teardowns,
         ),
     ] = None,
     /,
@@ -115,28 +118,28 @@ async def ledger(
     if output == "json":
         console.show_json(msgspec.to_builtins(whole))
     elif output == "yaml":
-        documents.show([msgspec.to_builtins(whole)], "yaml")
+        console.show_objects([msgspec.to_builtins(whole)], "yaml")
     elif whole.left or whole.released or whole.set_aside or whole.not_verified:
         console.show(table(whole))
     else:
-        console.announce(f"No objects were left behind{teardown_lookup.described(cluster, namespace)}.")
+        console.announce(f"No objects were left behind{teardowns.described(cluster, namespace)}.")
 
 
 async def read(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
     """The ledger of a cluster, or of all clusters; the latest entries first."""
-    found = await teardown_lookup.listed(client, TEARDOWNS)
-    every_one = teardown_lookup.readable(found)
-    teardowns = teardown_lookup.chosen(every_one, cluster, namespace)
+    found = await teardowns.listed(client, TEARDOWNS)
+    every_one = teardowns.readable(found)
+    selected = teardowns.chosen(every_one, cluster, namespace)
     # A deleted cluster may also be given by the name of its Teardown, which is its uid.
-    uids = {teardown.spec.target.uid for teardown in teardowns}
+    uids = {teardown.spec.target.uid for teardown in selected}
     left: list[LedgerRow] = []
     async with aclosing(inventories(client)) as every:
         async for inventory in every:
             member = inventory.spec.member.object
-            if teardown_lookup.meant(member, cluster, namespace) or member.uid in uids:
+            if teardowns.is_selected(member, cluster, namespace) or member.uid in uids:
                 left += of_inventory(inventory)
     return Ledger(
-        released=tuple(sorted(map(_released, filter(_was_released, teardowns)), key=_when_released, reverse=True)),
+        released=tuple(sorted(map(_released, filter(_was_released, selected)), key=_when_released, reverse=True)),
         left=tuple(sorted(left, key=_when_left, reverse=True)),
         set_aside=tuple(
             SetAside(
@@ -145,7 +148,7 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
                 message=item.metadata.annotations.get(SET_ASIDE_ANNOTATION, ""),
             )
             for item in every_one
-            if teardown_lookup.is_set_aside(item) and teardown_lookup.meant(item.spec.target, cluster, namespace)
+            if teardowns.is_set_aside(item) and teardowns.is_selected(item.spec.target, cluster, namespace)
         ),
         not_verified=tuple(
             NotVerified(
@@ -155,7 +158,7 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
                 message=said.message,
                 at=said.last_transition_time,
             )
-            for item in teardowns
+            for item in selected
             if (said := find(item.status.conditions, ConditionType.NOT_VERIFIED))
         ),
     )

@@ -1,17 +1,31 @@
-"""`unwind plan`: preview what a deletion would remove, read-only."""
+"""`unwind plan`: preview what a deletion would remove, read-only, as table, JSON or picture."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.rights import HOME
-from unwind.cli import console, documents, foreseen
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
-from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
+from unwind.api.unwind import Effort
+from unwind.cli import console
+from unwind.cli.arguments import (
+    Context,
+    Home,
+    Kubeconfig,
+    Place,
+    Target,
+    Volumes,
+    check_volumes,
+    resolve_target,
+)
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -20,13 +34,29 @@ from unwind.kube.errors import NotFoundError
 from unwind.preview.cluster_preview import foresee
 from unwind.render.dot import dot
 from unwind.render.mermaid import mermaid
+from unwind.render.picture import of_plan
 from unwind.render.png import png
 from unwind.render.svg import svg
+from unwind.render.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from unwind.api.meta import ObjectRef
     from unwind.preview.object_preview import Foreseen
+    from unwind.render.picture import Box, Picture
 
 Form = Literal["table", "wide", "json", "yaml", "svg", "png", "dot", "mermaid"]
+_SHOWN = 5
+_WARNINGS = 10
+_KINDS = 4
+_EFFORTS = {
+    Effort.ENFORCE.value: "removed",
+    Effort.TRY.value: "best effort, with timeout",
+    Effort.LEAVE.value: "left in place",
+}
 
 
 async def plan(
@@ -51,7 +81,9 @@ async def plan(
         )
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-plan") as client:
-        named = await meant(client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace)
+        named = await resolve_target(
+            client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace
+        )
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
@@ -66,16 +98,155 @@ def show(seen: Foreseen, output: Form) -> None:
     """Print the preview in the given format."""
     match output:
         case "table" | "wide":
-            console.show(foreseen.table(seen, wide=output == "wide"))
+            console.show(table(seen, wide=output == "wide"))
         case "json":
-            console.show_json(foreseen.document(seen))
+            console.show_json(document(seen))
         case "yaml":
-            sys.stdout.write(documents.as_yaml([foreseen.document(seen)]))
+            sys.stdout.write(console.as_yaml([document(seen)]))
         case "svg":
-            sys.stdout.write(svg(foreseen.pictured(seen)))
+            sys.stdout.write(svg(pictured(seen)))
         case "png":
-            sys.stdout.buffer.write(png(svg(foreseen.pictured(seen))))
+            sys.stdout.buffer.write(png(svg(pictured(seen))))
         case "dot":
-            sys.stdout.write(dot(foreseen.pictured(seen)))
+            sys.stdout.write(dot(pictured(seen)))
         case "mermaid":
-            sys.stdout.write(mermaid(foreseen.pictured(seen)))
+            sys.stdout.write(mermaid(pictured(seen)))
+
+
+def total(foreseen: Foreseen) -> int:
+    """How many objects would be deleted, dependents included: what `--max-objects` limits."""
+    return foreseen.radius.total + (0 if foreseen.requested else len(foreseen.along) + 1)
+
+
+def summary(foreseen: Foreseen) -> str:
+    """The preview in one line."""
+    waves = foreseen.plan.waves
+    parts = [
+        f"{counted(total(foreseen), 'object')} would be deleted" if total(foreseen) else "nothing would be deleted"
+    ]
+    if waves:
+        parts.append(f"in {counted(waves, 'wave')}")
+    if staying := len(foreseen.staying):
+        parts.append(f"{staying} would be kept")
+    return ", ".join(parts)
+
+
+def table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
+    """The preview for a terminal: order, blast radius and warnings."""
+    parts: list[RenderableType] = [
+        Text.assemble((foreseen.title, "bold"), ": ", summary(foreseen)),
+        Text(""),
+        _steps(foreseen),
+    ]
+    for heading, style, lines in _paragraphs(foreseen, wide=wide):
+        if lines:
+            parts += [Text(""), Text(heading, style=style), *(Text(f"  {line}") for line in lines)]
+    return Group(*parts)
+
+
+def document(foreseen: Foreseen) -> dict[str, Any]:
+    """The whole preview as plain data for JSON and YAML."""
+    told: dict[str, Any] = msgspec.to_builtins(foreseen)
+    return told | {"total": total(foreseen), "refused": bool(foreseen.refusals)}
+
+
+def pictured(foreseen: Foreseen) -> Picture:
+    """The preview as a picture: a column per wave, a box per step with its kinds; refusals are marked."""
+    plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary(foreseen))
+    holding = (*foreseen.refusals, *foreseen.blocked)
+    refusing = {told.object.uid: told.why for told in holding if told.object.uid}
+
+    def with_details(box: Box) -> Box:
+        refs = foreseen.objects.get(box.name, ())
+        blocked = next((f"{ref}: {refusing[ref.uid]}" for ref in refs if ref.uid in refusing), "")
+        return msgspec.structs.replace(box, details=tuple(_kinds(refs)), blocked=blocked)
+
+    columns = tuple(
+        msgspec.structs.replace(column, boxes=tuple(map(with_details, column.boxes))) for column in plain.columns
+    )
+    notes = [
+        *(f"refused: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
+        *(f"blocked: {told.object}: {told.why}" for told in foreseen.blocked[:_SHOWN]),
+        *_in_the_cloud(foreseen),
+        *plain.notes,
+        *(f"kept: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
+    ]
+    return msgspec.structs.replace(plain, columns=columns, notes=tuple(notes))
+
+
+def _steps(foreseen: Foreseen) -> Table:
+    rows = Table(box=None, header_style="bold", pad_edge=False)
+    rows.add_column("WAVE", justify="right")
+    rows.add_column("STEP", no_wrap=True)
+    rows.add_column("OBJECTS", justify="right")
+    rows.add_column("KINDS", overflow="fold")
+    rows.add_column("ACTION", no_wrap=True)
+    for step in foreseen.plan.steps:
+        what = ", ".join(_kinds(foreseen.objects.get(step.name, ())))
+        rows.add_row(str(step.wave), step.name, str(step.objects), what, _EFFORTS.get(step.effort, step.effort))
+    return rows
+
+
+def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
+    refusals = [f"{told.object}: {told.why}" for told in foreseen.refusals]
+    yield "Refused, nothing would be deleted:", "bold red", refusals
+    blocked = [f"{told.object}: {told.why}" for told in foreseen.blocked]
+    yield "Blocked, the deletion waits for these:", "bold red", blocked
+    yield "Cloud resources:", "bold", _in_the_cloud(foreseen)
+    definitions = [
+        f"{definition.name}: {_number(definition.resources)} custom resources"
+        + (f", {definition.along} not managed by this target" if definition.along else "")
+        for definition in foreseen.radius.definitions
+    ]
+    yield "CustomResourceDefinitions and their custom resources:", "bold", definitions
+    yield "Deleted with their owners:", "bold", _named(foreseen.along, wide=wide)
+    staying = [f"{told.object}: {told.why}" for told in foreseen.staying]
+    yield "Kept:", "bold", staying if wide else _cut(staying)
+    yield "Warnings:", "bold yellow", list(foreseen.warnings) if wide else _cut(foreseen.warnings, most=_WARNINGS)
+    if wide:
+        kinds = [
+            f"{kind.objects:>6} {kind.kind}{f'.{kind.group}' if kind.group else ''}" for kind in foreseen.radius.kinds
+        ]
+        yield "Objects by kind:", "bold", kinds
+        for step in foreseen.plan.steps:
+            yield f"Wave {step.wave}, {step.name}:", "bold", [str(ref) for ref in foreseen.objects.get(step.name, ())]
+        if len(foreseen.critical_path) > 1:
+            yield "Critical path:", "bold", [" → ".join(foreseen.critical_path)]
+
+
+def _in_the_cloud(foreseen: Foreseen) -> list[str]:
+    balancers = foreseen.radius.load_balancers
+    volumes = [volume for volume in foreseen.volumes if volume.goes]
+    told = []
+    if balancers:
+        told.append(
+            f"{counted(len(balancers), 'load balancer')}: {', '.join(_cut([str(balancer) for balancer in balancers]))}"
+        )
+    if volumes:
+        named = [f"{volume.name} ({volume.size})" if volume.size else volume.name for volume in volumes]
+        told.append(f"{counted(len(volumes), 'volume')}: {', '.join(_cut(named))}")
+    return told
+
+
+def _number(count: int | None) -> str:
+    return "an unknown number of" if count is None else str(count)
+
+
+def _named(refs: Sequence[ObjectRef], *, wide: bool) -> list[str]:
+    if not wide:
+        return [", ".join(_kinds(refs))] if refs else []
+    return sorted(str(ref) for ref in refs)
+
+
+def _kinds(refs: Iterable[ObjectRef]) -> list[str]:
+    """The number of objects per kind, the most frequent first."""
+    counts = Counter(ref.kind for ref in refs)
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    told = [f"{count} {kind}" for kind, count in ordered[:_KINDS]]
+    rest = sum(count for _, count in ordered[_KINDS:])
+    return [*told, f"{rest} more"] if rest else told
+
+
+def _cut(lines: Sequence[str], *, most: int = _SHOWN) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], f"and {more} more"] if more > 0 else list(lines)

@@ -14,8 +14,11 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import DELETE_PROTECTION_LABEL, PROTECT_FIELD_MANAGER
 from unwind.api.resources import PERSISTENT_VOLUMES
 from unwind.cli import console
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
-from unwind.cli.targets import Place  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+    Place,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.errors import UnwindError
 from unwind.install import enforcement
 from unwind.install.enforcement import Enforced, enforced

@@ -16,9 +16,12 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, FORCE_RELEASE_BY_ANNOTATION, MEMBER_LABEL, RELEASE_FIELD_MANAGER
 from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
-from unwind.cli import console, documents, teardown_lookup
+from unwind.cli import console, teardowns
 from unwind.cli import ledger as ledgers
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.cli.status import span
 from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -58,7 +61,7 @@ def _leaving(context: CompletionContext) -> list[tuple[str, str]]:
         going = [cluster for cluster in await clusters(client) if cluster.metadata.terminating]
         return [(item.metadata.name, str(item)) for item in going]
 
-    return teardown_lookup.completed(context, ask)
+    return teardowns.complete(context, ask)
 
 
 async def release(
@@ -106,7 +109,7 @@ async def release(
         console.show_json(msgspec.to_builtins(whole))
         return
     if output == "yaml":
-        documents.show([msgspec.to_builtins(whole)], "yaml")
+        console.show_objects([msgspec.to_builtins(whole)], "yaml")
         return
     console.show(Text.assemble((str(found), "bold"), f" is released: {ended.phase}."))
     if whole.left or whole.released:
@@ -131,7 +134,7 @@ async def clusters(client: Client) -> list[ReleaseTarget]:
 
 async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTarget:
     """The selected cluster that is being deleted; raises UnwindError if it is not exactly one."""
-    every = [cluster for cluster in await clusters(client) if teardown_lookup.meant(cluster.ref, wanted, namespace)]
+    every = [cluster for cluster in await clusters(client) if teardowns.is_selected(cluster.ref, wanted, namespace)]
     where = f" in namespace {namespace}" if namespace else ""
     if not every:
         raise UnwindError(
@@ -161,7 +164,7 @@ def _deletion(one: ReleaseTarget) -> str:
 
 async def _held(client: Client, found: ReleaseTarget) -> Teardown:
     """The unfinished Teardown that blocks the cluster."""
-    teardown = await teardown_lookup.of_target(client, found.metadata.uid)
+    teardown = await teardowns.of_target(client, found.metadata.uid)
     if teardown is None:
         raise UnwindError(
             f"cannot release {found}: it has no Teardown",

@@ -12,7 +12,7 @@ from unwind import logs
 from unwind.api.annotation_values import DeletePolicy
 from unwind.api.fields import Unknown
 from unwind.api.rights import HOME
-from unwind.cli.options import duration, words
+from unwind.cli.arguments import duration, words
 from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
 from unwind.manager import feature_gates as features

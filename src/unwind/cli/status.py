@@ -15,8 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Teardown
-from unwind.cli import console, documents, options, teardown_lookup
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import arguments, console, teardowns
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.errors import TimedOutError, UnwindError
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
@@ -37,7 +40,7 @@ Target = Annotated[
     Parameter(
         name="CLUSTER",
         help="Show only this one: NAME, NAMESPACE/NAME, KIND/NAME, or the name of a Teardown.",
-        completer=teardown_lookup.names,
+        completer=teardowns.complete_teardowns,
     ),
 ]
 Form = Literal["table", "wide", "json", "yaml"]
@@ -72,25 +75,25 @@ async def status(
     """
     within = span(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
-        every = await teardown_lookup.listed(client, TEARDOWNS)
+        every = await teardowns.listed(client, TEARDOWNS)
         if watch:
             await _watch(client, _Choice(cluster, namespace), output, within)
             return
-    found = teardown_lookup.picked(every, cluster, namespace)
+    found = teardowns.picked(every, cluster, namespace)
     if not found and (cluster is not None or output in ("table", "wide")):
         _nothing(cluster, namespace, some=bool(every))
         return
     if output in ("json", "yaml"):
-        documents.show([plain(item) for item in found], output)
+        console.show_objects([plain(item) for item in found], output)
         return
-    console.show(_picture(teardown_lookup.readable(found), cluster, output))
+    console.show(_picture(teardowns.readable(found), cluster, output))
 
 
 def span(text: str | None, *, option: str) -> float | None:
     """A duration option in seconds; None if it is not set."""
     if text is None:
         return None
-    return options.duration(text, option=option).total_seconds()
+    return arguments.duration(text, option=option).total_seconds()
 
 
 def plain(obj: Object) -> Object:
@@ -102,8 +105,8 @@ def plain(obj: Object) -> Object:
 def _nothing(cluster: str | None, namespace: str | None, *, some: bool) -> None:
     if cluster is not None:
         remedy = "list teardowns with `unwind status`" if some else "this cluster has no teardowns"
-        raise UnwindError(f"no teardown{teardown_lookup.described(cluster, namespace)} found", remedy=remedy)
-    console.announce(f"No teardowns found{teardown_lookup.described(None, namespace)}.")
+        raise UnwindError(f"no teardown{teardowns.described(cluster, namespace)} found", remedy=remedy)
+    console.announce(f"No teardowns found{teardowns.described(None, namespace)}.")
 
 
 def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> RenderableType:
@@ -125,11 +128,11 @@ class _Choice:
 
     def of(self, informer: Informer[Teardown]) -> list[Teardown]:
         """The Teardowns to show. Finished withdrawals from a cluster are not among those of the cluster."""
-        return teardown_lookup.chosen(informer.cache, self.cluster, self.namespace, finished=False)
+        return teardowns.chosen(informer.cache, self.cluster, self.namespace, finished=False)
 
     def over(self, informer: Informer[Teardown]) -> bool:
         """Whether the watch can end: one target is selected, and its teardowns are finished."""
-        mine = teardown_lookup.chosen(informer.cache, self.cluster, self.namespace)
+        mine = teardowns.chosen(informer.cache, self.cluster, self.namespace)
         return self.cluster is not None and bool(mine) and all(item.finished for item in mine)
 
 
@@ -151,7 +154,7 @@ async def _watch(client: Client, choice: _Choice, output: Form, within: float | 
             await informer.until_synced()
             await (_live if live else _piped)(informer, choice, output, changed)
     except TimeoutError:
-        what = f"the teardown{teardown_lookup.described(choice.cluster, choice.namespace)}"
+        what = f"the teardown{teardowns.described(choice.cluster, choice.namespace)}"
         raise TimedOutError(
             f"timed out waiting for {what} to finish" if choice.cluster else "watch timed out",
             remedy="see what it waits for with `unwind status`",
@@ -174,10 +177,10 @@ async def _following(informer: Informer[Teardown]) -> AsyncIterator[None]:
 
 async def _live(informer: Informer[Teardown], choice: _Choice, output: Form, changed: asyncio.Event) -> None:
     def picture() -> RenderableType:
-        teardowns = choice.of(informer)
-        if teardowns:
-            return _picture(teardowns, choice.cluster, output)
-        return Text(f"No teardowns found{teardown_lookup.described(choice.cluster, choice.namespace)}; waiting.")
+        selected = choice.of(informer)
+        if selected:
+            return _picture(selected, choice.cluster, output)
+        return Text(f"No teardowns found{teardowns.described(choice.cluster, choice.namespace)}; waiting.")
 
     # Redrawn once a second because ages advance; changes are drawn at once.
     with Live(get_renderable=picture, console=console.out, refresh_per_second=1) as live:
@@ -202,7 +205,7 @@ async def _piped(informer: Informer[Teardown], choice: _Choice, output: Form, ch
         over = choice.over(informer)
         while happened:
             change = happened.pop(0)
-            if change.new and teardown_lookup.chosen([change.new], choice.cluster, choice.namespace):
+            if change.new and teardowns.chosen([change.new], choice.cluster, choice.namespace):
                 sys.stdout.writelines(f"{line}\n" for line in _lines(change.old, change.new, output))
         sys.stdout.flush()
         if over:
@@ -215,7 +218,7 @@ def _lines(old: Teardown | None, new: Teardown, output: Form) -> list[str]:
     if output == "json":
         return [msgspec.json.encode(_object(new)).decode()]
     if output == "yaml":
-        return [documents.as_yaml([_object(new)]).rstrip()]
+        return [console.as_yaml([_object(new)]).rstrip()]
     return list(shown.changes(old, new))
 
 

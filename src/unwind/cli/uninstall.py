@@ -9,7 +9,11 @@ from cyclopts import Parameter
 
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console
-from unwind.cli.install import Context, Kubeconfig, Namespace  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+    Namespace,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.errors import UnwindError
 from unwind.install import uninstall as uninstalling
 from unwind.kube import kubeconfig as kubeconfigs

@@ -13,12 +13,15 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
-from unwind.cli import console, foreseen, ledger, teardown_lookup
-from unwind.cli.following import TeardownFollower
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console, ledger, plan, teardowns
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Home,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.cli.join import way_to
 from unwind.cli.status import span
-from unwind.cli.targets import Home  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.teardowns import TeardownFollower
 from unwind.errors import TimedOutError, UnwindError
 from unwind.install import rivals
 from unwind.karmada import join
@@ -68,7 +71,7 @@ def _joined(context: CompletionContext) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(CLUSTERS), list[Cluster])
         return [(item.metadata.name, str(item.removal)) for item in found]
 
-    return teardown_lookup.completed(context, ask)
+    return teardowns.complete(context, ask)
 
 
 async def unjoin(
@@ -109,7 +112,7 @@ async def unjoin(
         cluster = await _find(client, name)
         if dry_run:
             seen = await foresee(client, Named(resource=CLUSTERS, name=name, namespace=""), home=unwind_namespace)
-            console.show_json(foreseen.document(seen)) if quiet else console.show(foreseen.table(seen, wide=True))
+            console.show_json(plan.document(seen)) if quiet else console.show(plan.table(seen, wide=True))
             return
         member = await stack.enter_async_context(Client(there, user_agent="unwind-unjoin")) if there else None
         if member:
@@ -167,7 +170,7 @@ async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within:
         await following.until_absent(CLUSTERS, ref, ask=lambda: _ask_for(client, cluster, force=force), within=within)
     except TimeoutError:
         raise await _unfinished(client, cluster, within, quiet=quiet) from None
-    return await teardown_lookup.of_target(client, ref.uid) or following.teardown
+    return await teardowns.of_target(client, ref.uid) or following.teardown
 
 
 async def _ask_for(client: Client, cluster: Cluster, *, force: bool) -> None:
@@ -201,7 +204,7 @@ async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet:
     name = cluster.metadata.name
     try:
         now = await client.get(CLUSTERS, name, type=Cluster)
-        teardown = await teardown_lookup.of_target(client, cluster.metadata.uid)
+        teardown = await teardowns.of_target(client, cluster.metadata.uid)
     except NotFoundError:
         now, teardown = cluster, None
     failed = find(now.status.conditions, ConditionType.UNJOIN_FAILED)

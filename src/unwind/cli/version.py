@@ -13,8 +13,12 @@ from cyclopts import Parameter
 from unwind.api.names import VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
-from unwind.cli import console, documents
-from unwind.cli.install import Context, Kubeconfig, Namespace  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import console
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+    Namespace,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.errors import UnwindError
 from unwind.install.rivals import held
 from unwind.kube import kubeconfig as kubeconfigs
@@ -70,7 +74,7 @@ async def version(
     if output == "json":
         console.show_json(msgspec.to_builtins(told))
     elif output == "yaml":
-        documents.show([msgspec.to_builtins(told)], "yaml")
+        console.show_objects([msgspec.to_builtins(told)], "yaml")
     else:
         _show(told)
 

@@ -11,8 +11,11 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from unwind.cli import console, targets
-from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli import arguments, console
+from unwind.cli.arguments import (
+    Context,  # noqa: TC001 - cyclopts reads the annotations
+    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
+)
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.kube import discovery
@@ -46,7 +49,7 @@ async def why(
     ],
     /,
     *,
-    namespace: targets.Place = None,
+    namespace: arguments.Place = None,
     cluster: Annotated[
         str | None,
         Parameter(help="The member cluster of the object: NAME or NAMESPACE/NAME of its cluster object here."),
@@ -72,7 +75,9 @@ async def why(
             place = await stack.enter_async_context(place.reached(anchor))
         # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace
-        named = await targets.meant(place.client, place.discovery, target, namespace=namespace, otherwise=otherwise)
+        named = await arguments.resolve_target(
+            place.client, place.discovery, target, namespace=namespace, otherwise=otherwise
+        )
         try:
             answer = await ask(place, named, clock=SYSTEM)
         except NotFoundError:

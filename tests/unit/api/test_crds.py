@@ -12,7 +12,7 @@ from unwind.api import sveltos, unwind
 from unwind.api.crds import DEFINITIONS, PRESERVE, KindDefinition, groups, root_schema, schema_of
 from unwind.api.fields import Model, Word, doc, listed
 from unwind.api.meta import Condition
-from unwind.cli import documents
+from unwind.cli import console
 from unwind.install.manifests import crds
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_scopes_are_those_of_the_design() -> None:
 
 
 def test_the_crds_are_printed_the_same_each_time_and_without_anchors() -> None:
-    printed = documents.as_yaml(crds())
-    assert printed == documents.as_yaml(crds())
+    printed = console.as_yaml(crds())
+    assert printed == console.as_yaml(crds())
     assert "&id" not in printed
     assert list(yaml.load_all(printed, Loader=yaml.CSafeLoader)) == crds()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unwind.api.rights import Setting
-from unwind.cli.documents import as_yaml
+from unwind.cli.console import as_yaml
 from unwind.install.manifests import manifests
 
 RELEASES = Path(__file__).parents[2] / "data" / "releases"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState, Plan, Step
-from unwind.cli import foreseen
+from unwind.cli import plan
 from unwind.cli.delete import refuse
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
@@ -59,7 +59,7 @@ def printed(what: RenderableType) -> str:
 
 
 def test_the_table_has_each_step_with_its_kinds_and_nothing_that_is_not_there() -> None:
-    told = printed(foreseen.table(made()))
+    told = printed(plan.table(made()))
     assert "Namespace shop: 4 objects would be deleted, in 2 waves" in told
     assert "2 ConfigMap, 1 Secret" in told
     for absent in ("Refused", "Kept", "Warnings", "Cloud resources"):
@@ -68,7 +68,7 @@ def test_the_table_has_each_step_with_its_kinds_and_nothing_that_is_not_there() 
 
 def test_the_table_names_what_refuses_stays_and_costs() -> None:
     told = printed(
-        foreseen.table(
+        plan.table(
             made(
                 refusals=(Told(ref("ConfigMap", "a"), "it is protected"),),
                 staying=(Told(ref("ConfigMap", "k"), "its policy is skip"),),
@@ -89,23 +89,23 @@ def test_the_table_names_what_refuses_stays_and_costs() -> None:
 
 
 def test_only_wide_names_every_object() -> None:
-    assert "Secret shop/s" not in printed(foreseen.table(made()))
-    assert "Secret shop/s" in printed(foreseen.table(made(), wide=True))
+    assert "Secret shop/s" not in printed(plan.table(made()))
+    assert "Secret shop/s" in printed(plan.table(made(), wide=True))
 
 
 def test_machines_get_all_of_it_with_how_many_go() -> None:
-    told = foreseen.document(made(refusals=(Told(ref("ConfigMap", "a"), "no"),)))
+    told = plan.document(made(refusals=(Told(ref("ConfigMap", "a"), "no"),)))
     assert (told["total"], told["refused"], told["criticalPath"]) == (4, True, ("the rest", "namespaces"))
     msgspec.json.encode(told)
 
 
 def test_a_cluster_and_what_it_owns_count_beside_its_add_ons() -> None:
-    assert foreseen.total(made()) == 4
-    assert foreseen.total(made(requested=False, along=(ref("Machine", "m"),))) == 6
+    assert plan.total(made()) == 4
+    assert plan.total(made(requested=False, along=(ref("Machine", "m"),))) == 6
 
 
 def test_the_picture_has_each_step_and_marks_what_would_refuse() -> None:
-    picture = foreseen.pictured(made(refusals=(Told(ref("ConfigMap", "a"), "it is protected"),)))
+    picture = plan.pictured(made(refusals=(Told(ref("ConfigMap", "a"), "it is protected"),)))
     first, last = picture.boxes
     assert (first.name, first.details) == ("the rest", ("2 ConfigMap", "1 Secret"))
     assert "it is protected" in first.blocked

@@ -1,17 +1,19 @@
-"""Resolve the TARGET argument: a cluster by name, or any object as KIND/NAME."""
+"""Arguments and options that commands share: kubeconfig, TARGET, namespaces, volumes, durations and lists."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from unwind.api import capi, karmada, sveltos
+from unwind.api import capi, durations, karmada, sveltos
 from unwind.api.annotation_values import VolumePolicy
+from unwind.api.fields import Unknown
 from unwind.api.names import VOLUMES_ANNOTATION
 from unwind.api.resources import NAMESPACES
-from unwind.cli import teardown_lookup
+from unwind.cli import teardowns
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import discovery as api_discovery
 from unwind.kube.discovery import Named
@@ -19,16 +21,38 @@ from unwind.kube.errors import ApiError
 from unwind.members import finder
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from cyclopts.completion import CompletionContext
 
     from unwind.kube.client import Client
     from unwind.kube.discovery import Discovery
     from unwind.preview.object_preview import Foreseen
 
+Kubeconfig = Annotated[
+    Path | None,
+    Parameter(help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the Pod's ServiceAccount."),
+]
+Context = Annotated[str | None, Parameter(help="The kubeconfig context; default: the current context.")]
+Namespace = Annotated[str, Parameter(help="The namespace that Unwind is installed in.")]
+
 _CLUSTERS = ("cluster", "clusters")
 
 
-def names(context: CompletionContext) -> list[tuple[str, str]]:
+def words(text: str) -> list[str]:
+    """The values of a comma-separated option."""
+    return [word for word in text.replace(" ", "").split(",") if word]
+
+
+def duration(text: str, *, option: str) -> timedelta:
+    """The value of a duration option."""
+    read = durations.parse(text)
+    if isinstance(read, Unknown):
+        raise UsageError(f"invalid duration {text!r} for {option}", remedy="use a duration such as 20s, 1m30s or 7d")
+    return read
+
+
+def complete_targets(context: CompletionContext) -> list[tuple[str, str]]:
     """Completions for a target: clusters and namespaces."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
@@ -40,14 +64,14 @@ def names(context: CompletionContext) -> list[tuple[str, str]]:
                 ]
         return sorted(found)
 
-    return teardown_lookup.completed(context, ask)
+    return teardowns.complete(context, ask)
 
 
 Target = Annotated[
     str,
     Parameter(
         name="TARGET",
-        completer=names,
+        completer=complete_targets,
         help="A cluster (cluster/NAME, or NAME), clusterprofile/NAME, profile/NAME, ns/NAME, crd/NAME, any KIND/NAME.",
     ),
 ]
@@ -58,8 +82,6 @@ Home = Annotated[
     str,
     Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in."),
 ]
-
-
 Volumes = Annotated[
     Literal["Delete", "Retain"],
     Parameter(
@@ -78,7 +100,7 @@ def check_volumes(seen: Foreseen, volumes: Literal["Delete", "Retain"]) -> None:
         )
 
 
-async def meant(
+async def resolve_target(
     client: Client, discovery: Discovery, text: str, *, namespace: str | None, otherwise: str = "default"
 ) -> Named:
     """The object that TARGET refers to. Only clusters are looked up; for others, existence is not checked.
