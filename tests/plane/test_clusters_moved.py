@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from tests.eventually import eventually
 from tests.plane.support import cluster_moves
 from tests.plane.support.cluster_teardowns import (
     CapiCluster,
     DeployedScene,
+    TeardownScene,
     all_controllers,
     ensure_installed,
     manager,
@@ -32,9 +35,11 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
 from unwind.inventory.inventories import Inventories
+from unwind.kube.errors import NotFoundError
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
@@ -45,15 +50,26 @@ def reasons(inventory: Inventory | None) -> set[str]:
     return {entry.ledger.reason for entry in inventory.spec.entries.values() if entry.ledger} if inventory else set()
 
 
+async def deployed_by_a_manager(it: TeardownScene, ref: ObjectRef) -> None:
+    """Mark the credentials and a summary as the manager does: the summary names its cluster also after that is gone."""
+    held = {"metadata": {"finalizers": [Finalizer.CREDENTIALS]}}
+    await it.client.patch(SECRETS, f"{it.name}-kubeconfig", held, namespace=it.namespace)
+    mark = {"annotations": {CLUSTER_UID_ANNOTATION: it.uid}, "finalizers": [Finalizer.SUMMARY]}
+    await it.client.patch(CLUSTER_SUMMARIES, ref.name, {"metadata": mark}, namespace=it.namespace)
+
+
+async def clear(it: TeardownScene, ref: ObjectRef) -> None:
+    """Remove the finalizers, so that the namespace can be deleted."""
+    free = {"metadata": {"finalizers": None}}
+    with contextlib.suppress(NotFoundError):
+        await it.client.patch(SECRETS, f"{it.name}-kubeconfig", free, namespace=it.namespace)
+    await it.client.patch(CLUSTER_SUMMARIES, ref.name, free, namespace=it.namespace)
+
+
 async def test_a_cluster_that_is_moved_is_not_torn_down_and_keeps_its_credentials(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
     ref = await it.add_on("web")
-    await it.client.patch(
-        SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": [Finalizer.CREDENTIALS]}}, namespace=namespace
-    )
-    # As the manager writes it: the summary names its cluster also after that is gone.
-    mark = {"annotations": {CLUSTER_UID_ANNOTATION: it.uid}, "finalizers": [Finalizer.SUMMARY]}
-    await it.client.patch(CLUSTER_SUMMARIES, ref.name, {"metadata": mark}, namespace=namespace)
+    await deployed_by_a_manager(it, ref)
     async with manager(it.client) as controller:
         await eventually(lambda: controller.ready, "synced caches")
         await cluster_moves.pause(it.client, it.name, namespace)
@@ -65,8 +81,7 @@ async def test_a_cluster_that_is_moved_is_not_torn_down_and_keeps_its_credential
         assert len(await it.objects()) == 3
         assert it.deleted() == []
         assert Finalizer.CREDENTIALS in (await it.secret())["metadata"]["finalizers"]
-    await it.client.patch(SECRETS, f"{it.name}-kubeconfig", {"metadata": {"finalizers": None}}, namespace=namespace)
-    await it.client.patch(CLUSTER_SUMMARIES, ref.name, {"metadata": {"finalizers": None}}, namespace=namespace)
+    await clear(it, ref)
 
 
 async def test_a_new_manager_knows_that_a_cluster_was_moved(plane: Plane, namespace: str) -> None:
@@ -98,6 +113,81 @@ async def test_a_teardown_in_progress_ends_as_moved_and_not_as_target_gone(plane
         assert teardown.phase is Phase.MOVED
         assert reasons(await it.inventory(ref)) == {"Moved"}
     await it.unblock()
+
+
+async def traces_of_clusterctl(it: TeardownScene, trace: str) -> None:
+    """Delete a Cluster, with some of what `clusterctl move` does beside."""
+    secret = f"{it.name}-kubeconfig"
+    if trace == "credentials deleted":
+        await cluster_moves.delete(it.client, SECRETS, secret, it.namespace)
+    if trace == "credentials being deleted":
+        await cluster_moves.delete(it.client, SECRETS, secret, it.namespace, interrupted=True)
+    # Without the annotation: the manager does not see the Cluster any more.
+    await it.client.delete(CLUSTERS, it.name, uid=it.uid, namespace=it.namespace)
+    await it.client.patch(CLUSTERS, it.name, {"metadata": {"finalizers": []}}, namespace=it.namespace)
+    await until_absent(it.client, CLUSTERS, it.name, namespace=it.namespace)
+
+
+@pytest.mark.parametrize(
+    ("trace", "phase", "held"),
+    [
+        ("credentials deleted", Phase.MOVED, False),
+        ("credentials being deleted", Phase.MOVED, True),
+        ("none", Phase.TARGET_GONE, False),
+    ],
+)
+async def test_a_cluster_that_was_moved_while_no_manager_ran_is_known_by_its_credentials(
+    plane: Plane, namespace: str, trace: str, phase: Phase, held: bool
+) -> None:
+    it = await scene(plane, namespace)
+    ref = await it.add_on("web")
+    await deployed_by_a_manager(it, ref)
+    await traces_of_clusterctl(it, trace)
+    async with manager(it.client):
+        assert (await it.ended()).phase is phase
+        assert reasons(await it.inventory(ref)) == {phase.value}
+        if not held:
+            await until(
+                it.client,
+                SECRETS,
+                f"{it.name}-kubeconfig",
+                lambda one: one is None or Finalizer.CREDENTIALS not in one["metadata"].get("finalizers", ()),
+                "released",
+                namespace=namespace,
+            )
+    # Also a later manager does not release them.
+    async with manager(it.client) as controller:
+        await eventually(lambda: controller.ready, "synced caches")
+        if held:
+            assert Finalizer.CREDENTIALS in (await it.secret())["metadata"]["finalizers"]
+    assert it.deleted() == []
+    assert len(await it.objects()) == 3
+    await clear(it, ref)
+
+
+async def test_a_paused_cluster_that_vanished_while_no_manager_ran_was_moved(plane: Plane, namespace: str) -> None:
+    it = DeployedScene(plane, namespace)
+    await it.begin()
+    await it.add_on("web")
+    async with all_controllers(it.client, HOME):
+        await it.deployed("web")
+        await cluster_moves.pause(it.client, it.cluster.name, namespace)
+        await it.until_summary(
+            "web",
+            lambda one: any(item.reason == "ClusterPaused" for item in one.status.conditions),
+            "paused",
+            cluster=it.cluster.name,
+            type_="capi",
+        )
+    await cluster_moves.delete(it.client, CLUSTERS, it.cluster.name, namespace)
+    async with all_controllers(it.client, HOME):
+        assert (await it.cluster.ended()).phase is Phase.MOVED
+        await it.until_summaries_gone("web")
+        assert Finalizer.CREDENTIALS in (await it.cluster.secret())["metadata"]["finalizers"]
+    assert it.deleted() == []
+    assert set(await it.on_member()) == {"web-0", "web-1"}
+    secret = f"{it.cluster.name}-kubeconfig"
+    await it.client.patch(SECRETS, secret, {"metadata": {"finalizers": None}}, namespace=namespace)
 
 
 class Arrived(ProfileScene):

@@ -131,7 +131,7 @@ async def test_a_withdrawal_sends_no_further_delete_while_its_cluster_is_paused(
     await it.profile("web", "web")
 
     def says_paused(summary: ClusterSummary) -> bool:
-        return any(condition.reason == "Paused" for condition in summary.status.conditions)
+        return any(condition.reason == "ClusterPaused" for condition in summary.status.conditions)
 
     async def patch_cluster(change: dict[str, Any]) -> None:
         await it.client.patch(CLUSTERS, it.cluster.name, change, namespace=namespace)

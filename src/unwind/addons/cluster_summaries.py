@@ -9,8 +9,8 @@ import msgspec
 from unwind.addons.matching import ProfileKey
 from unwind.api import names
 from unwind.api.fields import Unknown
-from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, manifest
-from unwind.api.names import Finalizer
+from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, find, manifest
+from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.api.sveltos import (
     CLUSTER_PROFILES,
     CLUSTER_SUMMARIES,
@@ -173,6 +173,12 @@ def features(spec: ProfileSpec) -> tuple[FeatureID, ...]:
     """The features that the spec uses."""
     wanted = (FeatureID.RESOURCES, spec.policy_refs), (FeatureID.HELM, spec.helm_charts)
     return tuple(feature for feature, some in wanted if some)
+
+
+def cluster_paused(summary: ClusterSummary) -> bool:
+    """Whether its cluster was paused when the summary was last reconciled."""
+    blocked = find(summary.status.conditions, ConditionType.BLOCKED)
+    return blocked is not None and blocked.reason == Reason.CLUSTER_PAUSED
 
 
 def provisioned(summary: ClusterSummary) -> bool:

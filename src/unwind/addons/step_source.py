@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.addons.cluster_summaries import cluster_of, profile_of
+from unwind.addons.cluster_summaries import cluster_of, cluster_paused, profile_of
 from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.summary_status import Projections
 from unwind.api.annotation_values import volume_policy
@@ -192,6 +192,14 @@ class SummarySteps(FollowedSource):
             for summary in summaries
             if Finalizer.SUMMARY in summary.metadata.finalizers
         }
+
+    def was_paused(self, key: Key, uid: str) -> bool:
+        summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
+        return any(
+            cluster_paused(summary)
+            for summary in summaries
+            if summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION) == uid
+        )
 
 
 async def read_steps(

@@ -253,18 +253,24 @@ class SummaryController(Controller[Key]):
         if target is None or target.terminating:
             return
         key, profile = cluster_summaries.profile_of(summary), self._caches.profile_of_summary(summary)
-        if profile and is_paused(profile.metadata):
+        paused = profile is not None and is_paused(profile.metadata)
+        differs = key is not None and profile is not None and not backing.in_step(summary, key, profile)
+        if not paused and not differs:
+            await self._record_effort(summary)
+        if target.paused:
+            # Before anything else: the status must tell it if the cluster is moved while no manager runs.
+            self._writer.wait(summary, Reason.CLUSTER_PAUSED, f"{target} is paused")
+            return
+        if paused:
             self._writer.wait(summary, Reason.PAUSED, f"{key} is paused")
             return
-        if key and profile and not backing.in_step(summary, key, profile):
+        if differs:
             # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))
             self._writer.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
             return
-        await self._record_effort(summary)
-        if target.paused or not target.ready:
-            reason = Reason.PAUSED if target.paused else Reason.NOT_READY
-            self._writer.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
+        if not target.ready:
+            self._writer.wait(summary, Reason.NOT_READY, f"{target} is not ready")
             return
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):

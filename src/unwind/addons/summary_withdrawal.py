@@ -99,7 +99,7 @@ class SummaryWithdrawal:
         elif target and target.paused:
             # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
             self.interrupt(summary)
-            self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
+            self._writer.wait(summary, Reason.CLUSTER_PAUSED, f"{target} is paused")
             self._records.hold(self._recorded(summary, target), paused=True)
         elif pause := pause_of(summary, self._caches.profile_of_summary(summary)):
             self.interrupt(summary)
@@ -253,8 +253,10 @@ class SummaryWithdrawal:
         if target is not None or teardown is None or not teardown.finished:
             chunks = await self._inventories.of(summary.metadata.uid)
             if not all(item.done for item in items(chunks)):
-                if teardown is None or step_name(summary) not in step_reports(teardown):
-                    # Otherwise the step source copies what the Teardown reports.
+                told = teardown is not None and step_name(summary) in step_reports(teardown)
+                # If it was paused, the status keeps that: it may have been moved (`SummarySteps.was_paused`). If the
+                # Teardown tells about the step, the step source copies it.
+                if not told and not (target is None and cluster_summaries.cluster_paused(summary)):
                     self._writer.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
                 return
         await self._writer.set_finalizer(summary, wanted=False)

@@ -461,6 +461,8 @@ class Reason(StrEnum):
     """ClusterSummary: no profile exists that owns it and selects its cluster. Nothing is deployed for it."""
     PAUSED = "Paused"
     """The cluster or the profile is paused. Nothing is deployed or removed."""
+    CLUSTER_PAUSED = "ClusterPaused"
+    """ClusterSummary: its cluster is paused. Nothing is deployed or removed."""
     UNMANAGED = "Unmanaged"
     """The cluster is no longer managed. Its objects stay as they are."""
     APPLIED_SUCCESSFUL = "AppliedSuccessful"

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
+from unwind.api.meta import is_true
+from unwind.api.names import DELETE_FOR_MOVE_ANNOTATION, ConditionType, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Phase, Teardown
-from unwind.inventory.inventories import ledgered
+from unwind.inventory.inventories import items, ledgered
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
@@ -68,18 +70,18 @@ async def clean(
     await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
     if teardown.phase is Phase.MOVED:
         return  # the credentials belong to a cluster that exists
-    if successor and await _belongs_to(client, target, successor):
-        return
-    await credentials.let_go(client, target)
+    if await _secret_of(client, target, successor):
+        await credentials.let_go(client, target)
 
 
-async def _belongs_to(client: Client, target: ClusterTarget, successor: Cluster) -> bool:
-    """Whether the Secret belongs to the successor: it has the same name, and the successor needs it."""
+async def _secret_of(client: Client, target: ClusterTarget, successor: Cluster | None) -> Object | None:
+    """The Secret with the credentials of a deleted cluster; None if it is gone, also if the successor has one of the
+    same name."""
     try:
         found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
-        return False
-    return is_successors(found, successor)
+        return None
+    return None if successor and is_successors(found, successor) else found
 
 
 def is_successors(secret: Object, successor: Cluster) -> bool:
@@ -306,8 +308,8 @@ class ClusterTeardownController(Controller[Key]):
         )
         if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
             return  # also if the cluster of this uid has another name: then the uid on the summary is forged
-        found = self._records.get(uid)
-        moved = uid in self._moved or (found is not None and found.spec.cause == Cause.MOVED)
+        target = targets.of_gone(ref)
+        moved = await self._was_moved(key, target)
         execution = self._runners.get(key)
         if execution and execution.target.ref.uid == ref.uid:
             if moved:
@@ -315,7 +317,6 @@ class ClusterTeardownController(Controller[Key]):
             else:
                 execution.target_gone()
             return
-        target = targets.of_gone(ref)
         teardown = await self._teardown(target, decided=True, cause=Cause.MOVED if moved else None)
         if not teardown.finished:
             teardown = await ended_without_target(
@@ -324,6 +325,30 @@ class ClusterTeardownController(Controller[Key]):
         self._moved.discard(uid)
         await clean(self._client, self._deps.inventories, teardown, target, self._caches.clusters.get(key))
         self._records.cleaned.add(uid)
+
+    async def _was_moved(self, key: Key, target: ClusterTarget) -> bool:
+        """Whether a cluster that is gone here is in another management cluster.
+
+        `clusterctl move` pauses the Cluster, deletes its credentials and then the Cluster, and removes all finalizers.
+        No manager may have run meanwhile, so each trace of that counts. Nothing is deleted either way.
+        """
+        uid, found = target.ref.uid, self._records.get(target.ref.uid)
+        if found and found.finished:
+            return found.phase is Phase.MOVED
+        if uid in self._moved or (found and found.spec.cause == Cause.MOVED):
+            return True
+        # Cluster API does not delete a paused Cluster.
+        if found and is_true(found.status.conditions, ConditionType.PAUSED):
+            return True
+        if any(source.was_paused(key, uid) for source in self._followed):
+            return True
+        deployed = items(await self._deps.inventories.on(uid))
+        if any(item.entry.ledger and item.entry.ledger.reason == Reason.MOVED for item in deployed):
+            return True  # recorded before the process ended
+        if secret := await _secret_of(self._client, target, self._caches.clusters.get(key)):
+            return DELETE_FOR_MOVE_ANNOTATION in (secret["metadata"].get("annotations") or {})
+        # While anything is deployed, the Secret has our finalizer: it was removed by force.
+        return any(not item.done for item in deployed)
 
     async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)

@@ -169,6 +169,11 @@ class FollowedSource(StepSource, Protocol):
         del key
         return ()
 
+    def was_paused(self, key: Key, uid: str) -> bool:
+        """Whether the target with this uid was paused when its steps were last reconciled."""
+        del key, uid
+        return False
+
 
 class Sources:
     """The step sources of one kind of targets."""

@@ -28,11 +28,14 @@ async def copy(source: Client, target: Client, resource: Resource, name: str, na
     return await target.create(resource, body)
 
 
-async def delete(client: Client, resource: Resource, name: str, namespace: str) -> None:
-    """Delete an object after it was copied: first the annotation, in place of all others, and at last no finalizer."""
+async def delete(client: Client, resource: Resource, name: str, namespace: str, *, interrupted: bool = False) -> None:
+    """Delete an object after it was copied: first the annotation, in place of all others, and at last no finalizer.
+    `interrupted`: before its finalizers are removed."""
     mark = [{"op": "add", "path": "/metadata/annotations", "value": {DELETE_FOR_MOVE_ANNOTATION: ""}}]
     marked = await client.patch(resource, name, mark, namespace=namespace)
     await client.delete(resource, name, uid=marked["metadata"]["uid"], namespace=namespace)
+    if interrupted:
+        return
     try:
         await client.patch(resource, name, {"metadata": {"finalizers": []}}, namespace=namespace)
     except NotFoundError:
