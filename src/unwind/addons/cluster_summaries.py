@@ -152,6 +152,19 @@ def owner_uid(summary: ClusterSummary) -> str:
     return owner.uid if owner else ""
 
 
+def profile_ref(summary: ClusterSummary) -> ObjectRef:
+    """The owning profile; for a summary without one, the summary itself is named."""
+    key = profile_of(summary)
+    return ObjectRef(
+        group=CONFIG_GROUP,
+        version=CLUSTER_SUMMARIES.version,
+        kind=key.kind if key else CLUSTER_SUMMARIES.kind,
+        namespace=key.namespace if key else "",
+        name=key.name if key else summary.metadata.name,
+        uid=owner_uid(summary),
+    )
+
+
 def _owner(summary: ClusterSummary) -> OwnerReference | None:
     for owner in summary.metadata.owner_references:
         if owner.api_version.partition("/")[0] == CONFIG_GROUP and owner.kind in _RESOURCES:

@@ -198,6 +198,8 @@ class MovedAddons:
         if not former:
             return []
         ref = ref_of(CLUSTER_SUMMARIES, summary.metadata)
-        owner = DeploymentOwner(object=ref, effort=effort(summary), former=former)
+        owner = DeploymentOwner(
+            object=ref, profile=cluster_summaries.profile_ref(summary), effort=effort(summary), former=former
+        )
         async with self._deps.members.member(target) as member:
             return await adopt_former(member, self._deps.inventories, owner)

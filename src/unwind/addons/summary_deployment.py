@@ -18,7 +18,6 @@ from unwind.api.annotation_values import volume_policy
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.sveltos import (
     CLUSTER_SUMMARIES,
-    CONFIG_GROUP,
     DeployedKinds,
     FeatureID,
     FeatureStatus,
@@ -143,14 +142,7 @@ class SummaryDeployment:
             return None
         owner = DeploymentOwner(
             object=_ref(summary),
-            profile=ObjectRef(
-                group=CONFIG_GROUP,
-                version=CLUSTER_SUMMARIES.version,
-                kind=key.kind if key else CLUSTER_SUMMARIES.kind,
-                namespace=tenant,
-                name=key.name if key else summary.metadata.name,
-                uid=cluster_summaries.owner_uid(summary),
-            ),
+            profile=cluster_summaries.profile_ref(summary),
             tier=spec.tier,
             adopt=adopt,
             effort=effort(summary),

@@ -15,6 +15,7 @@ from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import TransientError
+from unwind.deploy.owner_marks import profile_in
 from unwind.deploy.placements import key_of
 from unwind.inventory.writer import Records
 from unwind.kube import decoding
@@ -38,14 +39,14 @@ async def adopt_former(member: Member, inventories: Inventories, owner: Deployme
     """Record the objects of `owner.former` on a member in the inventory of the owner, and set its label on them.
 
     Each is recorded by its uid before its label is changed, so it can be repeated after an interruption. Helm releases
-    are not adopted here but when their chart is deployed; their names are returned. Raises if the member cannot be
-    listed completely.
+    are not adopted here but when their chart is deployed; their names are returned. Objects of other profiles are not
+    changed. Raises if the member cannot be listed completely.
     """
     found = await _labelled(member, owner.former)
     records = Records(inventories, owner.object, member, effort=owner.effort)
     await records.load(exactly=True)
     known = records.entries
-    objects = {_key(it): it for it in found if _reference(it)}
+    objects = {_key(it): it for it in found if _reference(it) and _was(owner, it)}
     await records.put({key: _entry(it) for key, it in objects.items() if key not in known})
     await gather_limited((_relabel(member, it, owner) for it in objects.values()), limit=_AT_ONCE)
     return sorted({str(it) for it in found if _is_release(it)})
@@ -81,6 +82,10 @@ def _reference(it: Content) -> str:
         annotations.get(f"{SVELTOS_REFERENCE_ANNOTATION}{field}", "") for field in ("kind", "namespace", "name")
     )
     return f"{kind} {namespace}/{name}" if kind and name else ""
+
+
+def _was(owner: DeploymentOwner, it: Content) -> bool:
+    return owner.was((it.metadata.labels or {}).get(OWNER_LABEL, ""), profile_in(it.metadata.annotations or {}))
 
 
 def _is_release(it: Content) -> bool:

@@ -45,11 +45,17 @@ class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     """How persistently its objects are removed with their cluster, for the Inventory. None keeps what is recorded."""
     former: frozenset[str] = frozenset()
-    """The uids that the owner had in former management clusters of the member. Their objects are its own."""
+    """The uids that the owner had in former management clusters of the member. Objects that one of them deployed for
+    the same profile are its own."""
 
     @property
     def uid(self) -> str:
         return self.object.uid
+
+    def was(self, uid: str, profile: str) -> bool:
+        """Whether an object with these owner marks was deployed for it in a former management cluster. Anyone who may
+        write the Cluster can name uids, so the profile must be the same, too."""
+        return uid in self.former and profile == f"{self.profile.kind} {self.profile.name}"
 
     @property
     def is_work(self) -> bool:
@@ -60,7 +66,7 @@ class Claim(Enum):
     """The ownership of an existing object, for the owner that deploys."""
 
     OURS = auto()
-    """It has our owner label with this owner's uid, or with one that it had in a former management cluster."""
+    """It has our owner label with this owner's uid, or it was deployed for the owner in a former management cluster."""
     TAKEN = auto()
     """Managed by a Work, or by a profile with the same or a lower tier, which keeps it."""
     WON = auto()
@@ -90,16 +96,14 @@ def seen(metadata: Mapping[str, Any]) -> LiveMarks:
     """The owner labels and annotations in an object's metadata."""
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
-    kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
     tier = annotations.get(f"{SVELTOS_OWNER_ANNOTATION}tier", "")
-    if work := annotations.get(KARMADA_WORK_NAME_ANNOTATION):
-        kind, name = WORKS.kind, f"{annotations.get(KARMADA_WORK_NAMESPACE_ANNOTATION, '')}/{work}"
+    work = annotations.get(KARMADA_WORK_NAME_ANNOTATION)
     return LiveMarks(
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         terminating=bool(metadata.get("deletionTimestamp")),
         owner=labels.get(OWNER_LABEL, ""),
-        profile=f"{kind} {name}".strip(),
+        profile=profile_in(annotations),
         # An invalid tier counts as the default: the owner keeps the object against the same or a higher tier.
         tier=int(tier) if tier.isdecimal() else DEFAULT_TIER,
         hash=annotations.get(HASH_ANNOTATION if work else SVELTOS_HASH_ANNOTATION, ""),
@@ -108,12 +112,20 @@ def seen(metadata: Mapping[str, Any]) -> LiveMarks:
     )
 
 
+def profile_in(annotations: Mapping[str, str]) -> str:
+    """The profile or the Work that an object was deployed for; empty if there is none."""
+    kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
+    if work := annotations.get(KARMADA_WORK_NAME_ANNOTATION):
+        kind, name = WORKS.kind, f"{annotations.get(KARMADA_WORK_NAMESPACE_ANNOTATION, '')}/{work}"
+    return f"{kind} {name}".strip()
+
+
 def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
     """The ownership: the lower tier wins, a tie keeps the owner. Works have no tiers: a Work keeps its objects, and
     takes over none."""
     if not it.owner:
         return Claim.FOREIGN
-    if it.owner == owner.uid or it.owner in owner.former:
+    if it.owner == owner.uid or owner.was(it.owner, it.profile):
         return Claim.OURS
     if it.is_work or owner.is_work:
         return Claim.TAKEN

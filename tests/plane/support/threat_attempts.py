@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import yaml
 
+from tests.plane.support.cluster_teardowns import CapiCluster
 from tests.plane.support.objects import new_object
 from tests.plane.support.profiles import ProfileScene, config_map
 from unwind.api import capi, karmada, sveltos, unwind
@@ -19,6 +22,7 @@ from unwind.api.names import (
     FORCE_RELEASE_BY_ANNOTATION,
     MEMBER_LABEL,
     OWNER_LABEL,
+    OWNERS_ANNOTATION,
     RESOURCE_ANNOTATION,
     Finalizer,
 )
@@ -234,6 +238,63 @@ async def a_cluster_names_no_other_user_as_the_one_who_decided(it: Stage) -> Non
             await it.tenant.patch(kind, "evil", patch, namespace=it.namespace)
     own = {"metadata": {"annotations": {FORCE_RELEASE_ANNOTATION: "mine", FORCE_RELEASE_BY_ANNOTATION: it.user}}}
     await it.tenant.patch(kind, "evil", own, namespace=it.namespace)
+
+
+async def a_cluster_names_no_former_owner_that_is_another_profiles(it: Stage) -> None:
+    """The annotation tells whose objects a profile adopts. One is of this management cluster, one of another."""
+    victim, kind = it.victim, sveltos.PROFILES
+    await victim.source("web", config_map(victim.namespace, "here"))
+    await victim.profile("web", "web")
+    await victim.until_provisioned("web")
+    here = await victim.summary("web")
+    elsewhere = str(uuid.uuid4())
+    made = (await victim.on_member())["here"]["metadata"]
+    labels, annotations = made["labels"] | {OWNER_LABEL: elsewhere}, made["annotations"]
+    deployed = config_map(victim.namespace, "elsewhere")
+    deployed["metadata"] |= {"labels": labels, "annotations": annotations}
+    await victim.member.client.create(CONFIG_MAPS, deployed)
+    before = await victim.on_member()
+
+    cluster = CapiCluster(victim.client, it.namespace)
+    await cluster.create(labels={"tenant": it.namespace})
+    uids = [here.metadata.uid, elsewhere, f"{elsewhere}),{OWNER_LABEL} in ({here.metadata.uid}"]
+    for number, uid in enumerate(uids):
+        name = f"evil-{number}"
+        # As of another Cluster: then its owners are former owners.
+        owners = {"cluster": str(uuid.uuid4()), "owners": {f"p--{name}-capi-{cluster.name}": uid}}
+        patch = {"metadata": {"annotations": {OWNERS_ANNOTATION: json.dumps(owners)}}}
+        await it.tenant.patch(capi.CLUSTERS, cluster.name, patch, namespace=it.namespace)
+        own = config_map(victim.namespace, name)
+        theirs = config_map(victim.namespace, "elsewhere", taken="by the tenant")
+        for source, document in ((name, own), (f"{name}-taken", theirs)):
+            await it.tenant.create(CONFIG_MAPS, config_map(it.namespace, source, **{"all.yaml": yaml.dump(document)}))
+        spec = {
+            "clusterSelector": {"matchLabels": {"tenant": it.namespace}},
+            "policyRefs": [{"kind": "ConfigMap", "name": name}],
+        }
+        await it.tenant.create(kind, new_object(kind, name, it.namespace, spec=spec))
+        summary = f"p--{name}-capi-{cluster.name}"
+        await _until_told(it, summary, "Provisioned")
+        # Nothing is adopted by the owner's uid, so nothing is pruned; nor if the profile names the object.
+        named = [*spec["policyRefs"], {"kind": "ConfigMap", "name": f"{name}-taken"}]
+        await it.tenant.patch(kind, name, {"spec": {"policyRefs": named}}, namespace=it.namespace)
+        await _until_told(it, summary, "managed by ClusterProfile")
+        after = await victim.on_member()
+        assert {key: after[key] for key in before} == before
+    await cluster.delete()
+    await cluster.let_go()
+
+
+async def _until_told(it: Stage, summary: str, word: str) -> None:
+    await waiting.until(
+        it.victim.client,
+        sveltos.CLUSTER_SUMMARIES,
+        summary,
+        lambda one: word in json.dumps((one or {}).get("status")),
+        word,
+        namespace=it.namespace,
+        within=60,
+    )
 
 
 # Records

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.plane.support.threat_attempts import (
     Stage,
+    a_cluster_names_no_former_owner_that_is_another_profiles,
     a_cluster_names_no_other_user_as_the_one_who_decided,
     a_cluster_profile_reads_nothing_that_its_author_may_not,
     a_karmada_cluster_sends_no_token_that_its_author_may_not_read,
@@ -113,6 +114,12 @@ CLUSTERS = (
         "the ledger names a user who decided nothing",
         rights=(_all(capi.CLUSTERS),),
         attempt=a_cluster_names_no_other_user_as_the_one_who_decided,
+    ),
+    Threat(
+        named(capi.CLUSTERS),
+        "a tenant's profile adopts or prunes objects of another profile on the same member",
+        rights=(_all(capi.CLUSTERS), _all(sveltos.PROFILES), _all(CONFIG_MAPS)),
+        attempt=a_cluster_names_no_former_owner_that_is_another_profiles,
     ),
     Threat(
         named(karmada.CLUSTERS),
