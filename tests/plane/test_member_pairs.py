@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +23,7 @@ from unwind.api.names import CAPI_CLUSTER_ANNOTATION
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Phase
 from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.clock import SYSTEM
 from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
@@ -34,16 +38,21 @@ from unwind.teardown import gate
 from unwind.teardown.gate import GateClosed, GateOpen
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
+from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.addons.caches import AddonCaches
+    from unwind.clock import Clock
     from unwind.components import Component
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+    from unwind.members.member import Member
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.gate import Verdict
     from unwind.teardown.step_removers import RemovalDeps
 
@@ -75,8 +84,16 @@ class PairScene(UnjoinScene):
 
 
 @asynccontextmanager
-async def controllers(client: Client, namespace: str, *, pairs: bool = True) -> AsyncIterator[None]:
-    """The controllers of members, and those of deleted Clusters. `namespace`: where the inventories are."""
+async def controllers(
+    client: Client,
+    namespace: str,
+    *,
+    pairs: bool = True,
+    clock: Clock = SYSTEM,
+    counted: list[CountedMembers] | None = None,
+) -> AsyncIterator[None]:
+    """The controllers of members, and those of deleted Clusters. `namespace`: where the inventories are. `clock`: of
+    the pairs. `counted`: gets what their controller asks members by."""
     everything, metrics = Owner(), Metrics(CollectorRegistry())
     recorders: list[Recorder] = []
     withdrawals: list[WithdrawalRecords] = []
@@ -88,16 +105,19 @@ async def controllers(client: Client, namespace: str, *, pairs: bool = True) -> 
 
     def pairing(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         recorders.append(Recorder(own, instance="test"))
-        secrets = addons.sources[SECRETS.kind]
+        secrets, members = addons.sources[SECRETS.kind], CountedMembers(deps.members)
+        if counted is not None:
+            counted.append(members)
         return PairController(
             own,
             caches,
             addons.clusters,
             secrets,
-            deps.members,
+            cast("Members", members),
             owner=everything,
             metrics=metrics,
             recorder=recorders[0],
+            clock=clock,
         )
 
     def reporting(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
@@ -249,6 +269,91 @@ async def test_every_cluster_that_claims_the_identity_of_a_member_is_held_and_an
         await it.change({"metadata": {"labels": {"look": "again"}}})
     async with controllers(it.client, it.namespace):
         await it.until(lambda one: one.metadata.annotations[CAPI_CLUSTER_ANNOTATION] == first, "paired once")
+
+
+class CountedMembers:
+    """The members, and which of them were asked who they are."""
+
+    def __init__(self, members: Members) -> None:
+        self.asked: Counter[str] = Counter()
+        self.at_once = self.most_at_once = 0
+        self._members = members
+        self.reread = members.reread
+
+    @asynccontextmanager
+    async def member(self, target: ClusterTarget, *, system_uid: str = "") -> AsyncIterator[Member]:
+        unknown = not system_uid
+        self.asked[target.ref.name] += unknown
+        self.at_once += unknown
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            async with self._members.member(target, system_uid=system_uid) as member:
+                yield member
+        finally:
+            self.at_once -= unknown
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The address of a server that answers nothing, and an event after which it closes all connections."""
+    released, accepted = asyncio.Event(), set[asyncio.Task[None]]()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        accepted.add(task)
+        await released.wait()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        try:
+            yield "https://{}:{}".format(*server.sockets[0].getsockname()), released
+        finally:
+            released.set()
+            await asyncio.gather(*accepted)
+
+
+async def test_clusters_are_asked_for_their_identity_once_a_few_at_a_time_and_only_if_there_is_a_member(
+    plane: Plane, fresh_member: LocalCluster, namespace: str
+) -> None:
+    client, silent, counted = plane.management.client, list[CapiCluster](), list[CountedMembers]()
+    await karmada_members.install(client)
+    async with silent_server() as (address, released), AsyncExitStack() as stack:
+        for number in range(12):
+            silent.append(CapiCluster(client, namespace))
+            await silent[-1].create()
+            # Each at an address of its own: Clusters with the same credentials share a connection.
+            elsewhere = msgspec.structs.replace(fresh_member.client.connection, server=f"{address}/{number}")
+            await silent[-1].lead_to(elsewhere)
+        # No clock: a Cluster that does not answer is asked again after a time that does not come.
+        await stack.enter_async_context(controllers(client, namespace, clock=StillClock(), counted=counted))
+        it = await stack.enter_async_context(scene(plane, fresh_member, namespace, remove_strategy=REQUIRED))
+        [members] = counted
+        await eventually(lambda: members.at_once == 8, "eight at once")
+        released.set()
+        assert await it.paired() == f"{it.capi.namespace}/{it.capi.name}/{it.capi.uid}"
+        await eventually(lambda: members.at_once == 0, "all were asked")
+        # Another Cluster does not cause the others to be asked again.
+        other = await capi_cluster(client, fresh_member, namespace)
+        await it.until(lambda one: other.uid in one.metadata.annotations[CAPI_CLUSTER_ANNOTATION], "paired twice")
+        assert {members.asked[one.name] for one in silent} == {1}
+        assert members.most_at_once == 8
+        for one in (*silent, other):
+            await one.delete()
+            await one.let_go()
+
+
+async def test_clusters_are_not_asked_for_their_identity_without_a_member(plane: Plane, namespace: str) -> None:
+    client, counted = plane.management.client, list[CountedMembers]()
+    await karmada_members.install(client)
+    one = await capi_cluster(client, plane.members["member-1"], namespace)
+    async with controllers(client, namespace, counted=counted):
+        await one.delete()
+        await one.ended()  # all caches are synced by now
+        await one.let_go()
+    assert counted[0].asked == {}
 
 
 async def test_without_karmada_nothing_is_held(fresh_member: LocalCluster) -> None:

@@ -7,6 +7,7 @@ several Clusters claim the uid of one member, it is unknown which of them it is,
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,13 +20,13 @@ from unwind.api.karmada import CLUSTERS, Cluster, ClusterSyncMode
 from unwind.api.meta import is_true, ref_of
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION, ConditionType, EventReason
 from unwind.clock import SYSTEM
-from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Regarding
 from unwind.kube.updates import revise
+from unwind.kube.workqueue import Backoff, Queue
 from unwind.members import targets
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
+# Connections at a time, however many Clusters there are.
 _AT_ONCE = 8
-# Seconds until clusters that did not answer are asked again.
+# Seconds until a Cluster that did not answer is asked again.
+_BACKOFF = Backoff(first=15.0, limit=900.0)
+# Seconds until a pair that was not confirmed is confirmed again.
 _AGAIN = 60.0
 
 
@@ -79,8 +83,41 @@ def can_be_paired(cluster: Cluster) -> bool:
     return bool(cluster.spec.id) and ready and push and not cluster.metadata.terminating
 
 
+class Identities:
+    """The kube-system uids of Clusters of Cluster API, by their own uids, and which Clusters have a uid."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+        self._with: dict[str, dict[str, Key]] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._of
+
+    def put(self, uid: str, key: Key, system_uid: str) -> None:
+        self.forget(uid)
+        self._of[uid] = system_uid
+        self._with.setdefault(system_uid, {})[uid] = key
+
+    def forget(self, uid: str) -> str:
+        """Forget a Cluster; return its kube-system uid, or nothing if it was unknown."""
+        system_uid = self._of.pop(uid, "")
+        there = self._with.get(system_uid, {})
+        there.pop(uid, None)
+        if not there:
+            self._with.pop(system_uid, None)
+        return system_uid
+
+    def clusters(self, system_uid: str) -> list[Key]:
+        """The Clusters with this kube-system uid."""
+        return list(self._with.get(system_uid, {}).values())
+
+
 class PairController(Controller[str]):
-    """Records which Cluster of Cluster API a member is, before either is deleted."""
+    """Records which Cluster of Cluster API a member is, before either is deleted.
+
+    To find the pair of a member, the identity of each Cluster must be known. It is read once over the credentials of
+    the Cluster, by a queue of its own, and only while this replica has a member that can be paired.
+    """
 
     name = "pairs"
     _caches: KarmadaCaches
@@ -104,13 +141,23 @@ class PairController(Controller[str]):
         self._clusters = clusters
         self._members = members
         self._recorder = recorder
-        self._identities: dict[str, str] = {}
-        """The kube-system uids of Clusters of Cluster API, by their own uids."""
+        self._identities = Identities()
+        # All keys are in one group, so that they share its workers.
+        self._unidentified: Queue[Key] = Queue(
+            self._identify, per_group=_AT_ONCE, backoff=_BACKOFF, clock=clock, failed=self._silent
+        )
+        metrics.queue("identities", self._unidentified)
         self._secret_changes: Counter[str] = Counter()
         """How often their kubeconfigs changed."""
         caches.clusters.subscribe(self._member_changed)
         clusters.subscribe(self._cluster_changed)
         secrets.subscribe(self._secret_changed)
+
+    async def run(self) -> None:
+        """Reconcile until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run())
+            tasks.create_task(self._unidentified.run())
 
     # Events
 
@@ -118,15 +165,18 @@ class PairController(Controller[str]):
         old, new = change.old, change.new
         if new and (old is None or _relevant_fields(old) != _relevant_fields(new)):
             self._queue.add(change.key.name)
+            if can_be_paired(new) and not (old and can_be_paired(old)):
+                self._identify_all()
 
     def _cluster_changed(self, change: Change[CapiCluster]) -> None:
         old, new = change.old, change.new
-        if new is None and old:
-            self._identities.pop(old.metadata.uid, None)
+        if old and (new is None or new.metadata.uid != old.metadata.uid):
+            self._enqueue_members(self._identities.forget(old.metadata.uid))
             self._secret_changes.pop(old.metadata.uid, None)
-        was, now = (targets.of_capi(item) if item else None for item in (old, new))
-        if (was and was.ready) != (now and now.ready):
-            self._enqueue_all()
+        if new and self._needs_identity(new):
+            before = targets.of_capi(old) if old and old.metadata.uid == new.metadata.uid else None
+            if before is None or not before.ready:
+                self._unidentified.add(change.key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         """Another kubeconfig may lead to another cluster."""
@@ -137,13 +187,29 @@ class PairController(Controller[str]):
         if cluster := self._clusters.get(Key(change.key.namespace, name)):
             uid = cluster.metadata.uid
             self._members.reread(uid)
-            self._identities.pop(uid, None)
+            self._identities.forget(uid)
             self._secret_changes[uid] += 1
-            self._enqueue_all()
+            self._unidentified.add(Key(change.key.namespace, name))
 
     def _enqueue_all(self) -> None:
         for key in list(self._caches.clusters.cache.keys()):
             self._queue.add(key.name)
+        self._identify_all()
+
+    def _enqueue_members(self, system_uid: str) -> None:
+        for member in self._caches.clusters.cache.by("id", system_uid):
+            self._queue.add(member.metadata.name)
+
+    def _identify_all(self) -> None:
+        for cluster in self._clusters.all():
+            key = Key(cluster.metadata.namespace, cluster.metadata.name)
+            # One that did not answer keeps its place in the back-off.
+            if self._needs_identity(cluster) and not self._unidentified.failures(key):
+                self._unidentified.add(key)
+
+    def _needs_identity(self, cluster: CapiCluster) -> bool:
+        target = targets.of_capi(cluster)
+        return target.ref.uid not in self._identities and target.ready and not target.terminating
 
     def _describe(self, key: str) -> dict[str, str]:
         return {"cluster": key}
@@ -156,7 +222,8 @@ class PairController(Controller[str]):
         member = self._caches.cluster(name)
         if member is None or not can_be_paired(member):
             return None
-        found, silent = await self._same(member.spec.id)
+        same = filter(None, map(self._clusters.get, self._identities.clusters(member.spec.id)))
+        found = [cluster for cluster in same if not cluster.metadata.terminating]
         known = {pair for pair in pairs_of(member) if self._exists(pair)}
         new = {pair_with(cluster): cluster for cluster in found if pair_with(cluster) not in known}
         confirmed = {pair for pair, cluster in new.items() if await self._confirmed(member, pair, cluster)}
@@ -165,32 +232,32 @@ class PairController(Controller[str]):
             await self._record(member, wanted)
         if len(wanted) > 1:
             self._report_ambiguous(member, wanted)
-        return _AGAIN if silent or len(confirmed) < len(new) else None
+        return _AGAIN if len(confirmed) < len(new) else None
 
     def _exists(self, pair: Pair) -> bool:
         there = self._clusters.get(Key(pair.namespace, pair.name))
         return there is not None and there.metadata.uid == pair.uid
 
-    async def _same(self, system_uid: str) -> tuple[list[CapiCluster], bool]:
-        """The Clusters with this identity that are not being deleted, and whether others did not answer."""
-        silent = False
+    async def _identify(self, key: Key) -> None:
+        """Read the identity of a Cluster, and enqueue the members that have it."""
+        cluster = self._clusters.get(key)
+        if cluster is None or not self._needs_identity(cluster) or not self._has_members():
+            return
+        target = targets.of_capi(cluster)
+        uid, changes = target.ref.uid, self._secret_changes[target.ref.uid]
+        async with self._members.member(target) as member:
+            if self._secret_changes[uid] != changes:
+                return  # it may be another cluster by now, and is queued again
+            self._identities.put(uid, key, member.system_uid)
+        self._enqueue_members(member.system_uid)
 
-        async def identify(cluster: CapiCluster) -> None:
-            nonlocal silent
-            target = targets.of_capi(cluster)
-            uid, changes = target.ref.uid, self._secret_changes[target.ref.uid]
-            try:
-                async with self._members.member(target) as member:
-                    if self._secret_changes[uid] == changes:  # otherwise it may be another cluster by now
-                        self._identities[uid] = member.system_uid
-            except UnwindError as error:
-                silent = True
-                log.debug("identity of a cluster not read, will retry", cluster=str(target), why=str(error))
+    def _has_members(self) -> bool:
+        """Whether this replica has a member that can be paired."""
+        return any(can_be_paired(item) and self._owner.owns(item.metadata.name) for item in self._caches.clusters.cache)
 
-        living = [item for item in self._clusters.all() if not item.metadata.terminating]
-        unknown = [item for item in living if item.metadata.uid not in self._identities and targets.of_capi(item).ready]
-        await gather_limited((identify(item) for item in unknown), limit=_AT_ONCE)
-        return [item for item in living if self._identities.get(item.metadata.uid) == system_uid], silent
+    def _silent(self, key: Key, error: Exception) -> None:
+        # A Cluster that does not answer is not paired, and the next attempt comes later each time.
+        log.debug("identity of a cluster not read, will retry", cluster=str(key), why=str(error))
 
     async def _confirmed(self, member: Cluster, pair: Pair, cluster: CapiCluster) -> bool:
         """Confirm the identity over both credentials. A pair counts only if it was known before the deletion began."""
