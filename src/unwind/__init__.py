@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unwind.deleters.builtin import WaitForDependents
     from unwind.deleters.context import DeleteContext, DeleteFunc, Deleter, End
     from unwind.deleters.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
-    from unwind.deleters.registration import External, Kinds, Registration, deleter
+    from unwind.deleters.registration import External, Kinds, NamespaceCredentials, Registration, deleter
     from unwind.errors import UnwindError
     from unwind.kube.absence import Presence, Sighting
     from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
@@ -55,6 +55,7 @@ _MODULES = {
     "Kinds": "unwind.deleters.registration",
     "NAMESPACES": "unwind.api.resources",
     "NODES": "unwind.api.resources",
+    "NamespaceCredentials": "unwind.deleters.registration",
     "NotFoundError": "unwind.kube.errors",
     "ObjectRef": "unwind.api.meta",
     "PERSISTENT_VOLUMES": "unwind.api.resources",
@@ -105,6 +106,7 @@ __all__ = [
     "Gone",
     "Kept",
     "Kinds",
+    "NamespaceCredentials",
     "NotFoundError",
     "ObjectRef",
     "Pace",

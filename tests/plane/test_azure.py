@@ -15,6 +15,7 @@ from tests.plane.support.buckets import CONDITIONS, ready, running
 from tests.plane.support.removals import define_inventories
 from unwind.api.meta import ObjectRef
 from unwind.api.names import (
+    AZURE_CREDENTIAL_ANNOTATION,
     AZURE_FINALIZER,
     AZURE_RESOURCE_ID_ANNOTATION,
     MEMO_ANNOTATION,
@@ -22,7 +23,7 @@ from unwind.api.names import (
     Finalizer,
     Reason,
 )
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Resource
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRETS, Resource
 from unwind.api.rights import Right
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.builtin import BUILTIN
@@ -36,7 +37,7 @@ from unwind.external.azure.end import ArmEnd
 from unwind.external.chains import OPERATOR_AGAIN
 from unwind.kube.watches import Watches
 from unwind.local import waiting
-from unwind.testing.arm import Arm
+from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import granting
 
@@ -377,6 +378,65 @@ async def _until_gone(aliases: Aliases, clock: StillClock) -> None:
             clock.advance(60)
         await asyncio.sleep(0.05)
     await gone
+
+
+# Credentials in the namespace of the object, as Azure Service Operator reads them
+
+
+async def put_credentials(aliases: Aliases, name: str) -> None:
+    values = {"AZURE_TENANT_ID": TENANT, "AZURE_CLIENT_ID": CLIENT, "AZURE_CLIENT_SECRET": SECRET}
+    metadata = {"name": name, "namespace": aliases.namespace}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
+    await aliases.client.create(SECRETS, body)
+
+
+@pytest.fixture
+def without_identity(environ: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the identity of the manager had no rights."""
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
+
+
+@pytest.mark.usefixtures("without_identity")
+@pytest.mark.parametrize("named", ["", "own"], ids=["of the namespace", "that the object names"])
+async def test_the_credentials_in_the_namespace_of_an_object_come_before_the_identity_of_the_manager(
+    aliases: Aliases, named: str
+) -> None:
+    await put_credentials(aliases, named or "aso-credential")
+    ref = await aliases.create("team")
+    if named:
+        # The one of the namespace does not count then.
+        await aliases.client.create(
+            SECRETS,
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "aso-credential", "namespace": aliases.namespace},
+            },
+        )
+        await aliases.patch("team", {"metadata": {"annotations": {AZURE_CREDENTIAL_ANNOTATION: named}}})
+    async with controller(aliases):
+        await aliases.delete(ref)
+        await aliases.until_gone("team")
+    assert aliases.asked() == [("DELETE", aliases.id("team"))]
+
+
+@pytest.mark.usefixtures("environ")
+async def test_credentials_that_an_object_names_are_awaited_and_never_replaced_or_taken_from_another_namespace(
+    aliases: Aliases,
+) -> None:
+    ref = await aliases.create("team")
+    await aliases.patch("team", {"metadata": {"annotations": {AZURE_CREDENTIAL_ANNOTATION: "kube-system/own"}}})
+    async with controller(aliases) as clock:
+        await aliases.delete(ref)
+        told = await aliases.until("team", lambda it: ready(it).get("reason") == "Unauthenticated", "told")
+        assert "'kube-system/own' is not the name of a Secret in namespace" in ready(told)["message"]
+        await aliases.patch("team", {"metadata": {"annotations": {AZURE_CREDENTIAL_ANNOTATION: "own"}}})
+        missing = f"cannot find Secret {aliases.namespace}/own"
+        await aliases.until("team", lambda it: missing in ready(it).get("message", ""), "told")
+        assert aliases.arm.requests == [], "the identity of the manager may have more rights"
+        await put_credentials(aliases, "own")
+        await _until_gone(aliases, clock)
+    assert aliases.asked() == [("DELETE", aliases.id("team"))]
 
 
 # The finalizer of Azure Service Operator, while that does not run

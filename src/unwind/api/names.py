@@ -252,6 +252,8 @@ RECONCILE_POLICY_ANNOTATION = "serviceoperator.azure.com/reconcile-policy"
 """On a resource or a namespace of Azure Service Operator: manage, skip or detach-on-delete."""
 AZURE_FINALIZER = "serviceoperator.azure.com/finalizer"
 """Finalizer of Azure Service Operator: the Azure resource is deleted before the object."""
+AZURE_CREDENTIAL_ANNOTATION = "serviceoperator.azure.com/credential-from"
+"""On a resource of Azure Service Operator: the Secret in its namespace with the Azure credentials for it."""
 AZURE_RESOURCE_ID_ANNOTATION = "serviceoperator.azure.com/resource-id"
 """The ARM id of the Azure resource of an object. Written together with the finalizer, before the resource is
 created."""

@@ -100,6 +100,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What it does, in one line."""
 
 
+class NamespaceCredentials(msgspec.Struct, frozen=True):
+    """A Secret with credentials, in the namespace of the object that it is for."""
+
+    name: str
+    required: bool = False
+    """Whether the object is held without the Secret. Otherwise the identity of the manager is used then."""
+
+
 class External(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds whose objects represent resources outside the cluster, and how to delete those."""
 
@@ -110,6 +118,9 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     open_with: Callable[[Mapping[str, str]], AbstractAsyncContextManager[End]] | None = None
     """The same for objects on a member cluster: called with the values of the Secret that maps credentials to the
     member and the namespace. Without it, objects on members are held."""
+    credentials: Callable[[Any], NamespaceCredentials] | None = None
+    """For an object on the management cluster: the Secret in its namespace whose values `open_with` is called with.
+    Without it, `open` is called. It raises PermanentError if the object names the Secret in an invalid way."""
     operator: Callable[[Client], Awaitable[str]] | None = None
     """The name of the operator that deletes these resources itself, if it is running on this cluster; empty if it is
     not running. It raises if that is unknown."""

@@ -14,10 +14,10 @@ from unwind.deleters.context import DeleteContext
 from unwind.deleters.deletion import happened
 from unwind.deleters.external import ReleasedFinalizers, running_operator, verified_absent
 from unwind.deleters.memo import on_object
-from unwind.deleters.outcomes import Again, Pace, Severity, TransientError
+from unwind.deleters.outcomes import Again, Pace, PermanentError, Severity, TransientError
 from unwind.deleters.references import Resolver
 from unwind.errors import UnwindError
-from unwind.external import ledger_entries
+from unwind.external import credentials, ledger_entries
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
     from unwind.deleters.registration import External
     from unwind.deleters.registry import DeleterRegistry
+    from unwind.external.credentials import CredentialsSecret
     from unwind.external.tracked_objects import ExternalTarget
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
@@ -107,7 +108,7 @@ class Chains:
         held = tuple(name for name in obj["metadata"].get("finalizers") or () if name in external.finalizers)
         if not held or await running_operator(external, self._client):
             return ()
-        end = await self._ends.get(external)
+        end = await self._end(external, obj)
         why = await verified_absent(end, self._context(resource, ref, obj, *end.clients), obj)
         record = ReleasedFinalizers(
             object=ref,
@@ -137,8 +138,8 @@ class Chains:
             wait = _refusal(Again(told, after=OPERATOR_AGAIN))
             return await keep_by_policy(self._context(resource, ref, obj), obj, wait)
         try:
-            end = await self._ends.get(external)
-        except TransientError as error:
+            end = await self._end(external, obj)
+        except (TransientError, PermanentError) as error:
             return await keep_by_policy(self._context(resource, ref, obj), obj, _refusal(error))
         ctx = self._context(resource, ref, obj, *end.clients)
         limit = asyncio.timeout(_WITHIN)
@@ -152,6 +153,12 @@ class Chains:
                 f"the deleters of {ref} timed out after {_WITHIN:.0f}s; list them with `unwind deleters`, will retry",
                 pace=Pace.SLOW,
             ) from None
+
+    async def _end(self, external: External, obj: Object) -> End:
+        """The connection for an object: with the credentials in its namespace, else with the identity of the
+        manager."""
+        secret = await credentials.of_namespace(self._client, external, obj)
+        return await (self._ends.get_with(external, secret) if secret else self._ends.get(external))
 
     def _context(self, resource: Resource, ref: ObjectRef, obj: Object, *clients: object) -> DeleteContext:
         return DeleteContext(
@@ -167,7 +174,7 @@ class Chains:
         )
 
 
-def _refusal(error: TransientError | Again) -> DeleteFunc[Object]:
+def _refusal(error: TransientError | PermanentError | Again) -> DeleteFunc[Object]:
     """The rest of a chain whose external system is unreachable, or whose operator deletes the resource. Keeping the
     resource needs no connection: with lost credentials the object can still be released."""
 
@@ -194,18 +201,32 @@ class Ends:
         self._tasks = tasks
         self._open: dict[Hashable, asyncio.Future[End]] = {}
         self._keeping: dict[Hashable, asyncio.Task[None]] = {}
+        self._used: dict[tuple[External, str], tuple[External, str, str]] = {}
+        """The last connection by each Secret."""
 
     async def get(self, external: External) -> End:
         """The open connection. Raises if it cannot be opened; the next call retries."""
-        return await self.get_with(external, external.name, lambda: external.open(self._client))
+        return await self._get(external, external.name, lambda: external.open(self._client))
 
-    async def get_with(
+    async def get_with(self, external: External, secret: CredentialsSecret) -> End:
+        """The same with the credentials in a Secret."""
+        if external.open_with is None:
+            raise PermanentError(f"{external.name} takes no credentials", reason=Reason.HELD)
+        open_with, values = external.open_with, secret.values()
+        # A Secret that changed is a new connection, and the old credentials may be revoked.
+        key = (external, secret.metadata.uid, secret.metadata.resource_version)
+        last = self._used.get(key[:2])
+        if last is not None and last != key:
+            self.close(last)
+        self._used[key[:2]] = key
+        return await self._get(key, external.name, lambda: open_with(values))
+
+    async def _get(
         self,
         key: Hashable,
         name: str,
         open: Callable[[], AbstractAsyncContextManager[End]],  # noqa: A002
     ) -> End:
-        """The same for a connection that `open` opens, one for each key."""
         if key not in self._open:
             opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
             self._open[key] = opened

@@ -8,13 +8,10 @@ in Unwind's namespace, and their names begin with a prefix that an admission pol
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from unwind.api.meta import ObjectMeta
 from unwind.api.names import (
     CREDENTIALS_PREFIX,
     EXTERNAL_LABEL,
@@ -28,6 +25,7 @@ from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.external import ledger_entries
 from unwind.external.chains import Ends
+from unwind.external.credentials import CredentialsSecret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,36 +39,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
 
 EVERY_NAMESPACE = "*"
-
-
-class CredentialsSecret(msgspec.Struct, frozen=True):
-    """A Secret that maps credentials to a member."""
-
-    metadata: ObjectMeta
-    data: dict[str, str] | None = None
-
-    @property
-    def member(self) -> str:
-        return self.metadata.annotations.get(EXTERNAL_MEMBER_ANNOTATION, "")
-
-    @property
-    def namespaces(self) -> frozenset[str]:
-        words = self.metadata.annotations.get(EXTERNAL_NAMESPACES_ANNOTATION, "").replace(" ", "").split(",")
-        return frozenset(word for word in words if word)
-
-    def values(self) -> dict[str, str]:
-        """The decoded values. Raises PermanentError if one is not text; the value itself is never shown."""
-        found = {}
-        for key, value in (self.data or {}).items():
-            try:
-                found[key] = base64.b64decode(value, validate=True).decode()
-            except (binascii.Error, UnicodeDecodeError):
-                raise PermanentError(
-                    f"cannot decode {key!r} of Secret {self.metadata.namespace}/{self.metadata.name}: not UTF-8 text",
-                    reason=Reason.UNAUTHENTICATED,
-                    remedy="correct the value",
-                ) from None
-        return found
 
 
 def member_name(cluster: ObjectRef) -> str:
@@ -109,8 +77,6 @@ class MemberEnds:
         self._clock = clock
         self._group = asyncio.TaskGroup()
         self._ends: Ends | None = None
-        self._used: dict[tuple[External, str], tuple[External, str, str]] = {}
-        """The last connection by each Secret."""
         self._home: str = ""
         self._asking: SingleFlight[str] = SingleFlight()
         self._listing: SingleFlight[list[CredentialsSecret]] = SingleFlight()
@@ -153,14 +119,7 @@ class MemberEnds:
                 f"{EXTERNAL_LABEL}={external.name} and the annotations {EXTERNAL_MEMBER_ANNOTATION}={member} and "
                 f"{EXTERNAL_NAMESPACES_ANNOTATION}={namespace or EVERY_NAMESPACE}",
             )
-        open_with, values = external.open_with, secret.values()
-        # A Secret that changed is a new connection, and the old credentials may be revoked.
-        key = (external, secret.metadata.uid, secret.metadata.resource_version)
-        last = self._used.get(key[:2])
-        if last is not None and last != key:
-            self._ends.close(last)
-        self._used[key[:2]] = key
-        return await self._ends.get_with(key, external.name, lambda: open_with(values))
+        return await self._ends.get_with(external, secret)
 
     async def _secrets(self, name: str) -> list[CredentialsSecret]:
         found = await self._client.list(SECRETS, namespace=self._namespace, labels=f"{EXTERNAL_LABEL}={name}")
