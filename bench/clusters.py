@@ -35,9 +35,9 @@ from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
+from unwind.kube.object_watch import until_absent, until_true
 from unwind.local.home import Shape
 from unwind.local.plane import running
-from unwind.local.waiting import until_absent, until_true
 
 if TYPE_CHECKING:
     from bench.addons import Bare

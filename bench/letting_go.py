@@ -42,11 +42,11 @@ from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.capi.gate_policies import extension_name
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
+from unwind.kube.object_watch import until_absent, until_true
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
 from unwind.local.paths import Port
 from unwind.local.plane import running
-from unwind.local.waiting import until_absent, until_true
 from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:

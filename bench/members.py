@@ -23,9 +23,9 @@ from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.karmada import join
 from unwind.karmada.join_objects import JoinOptions
+from unwind.kube.object_watch import until_absent, until_true
 from unwind.local.home import Shape
 from unwind.local.plane import running
-from unwind.local.waiting import until_absent, until_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable

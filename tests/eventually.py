@@ -1,4 +1,4 @@
-"""Poll for a condition that cannot be watched. For the state of an object, use `unwind.local.waiting`: it watches."""
+"""Poll a condition that cannot be watched. For the state of an object, use `unwind.kube.object_watch`."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
 from unwind.capi.gate_policies import extension_name
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.local import plane as planes
-from unwind.local import waiting
 from unwind.local.capi import create_cluster
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.home import Shape
@@ -164,9 +164,9 @@ class Ground:
         def known(config: Object | None) -> bool:
             handlers = ((config or {}).get("status") or {}).get("handlers") or ()
             told = {handler["requestHook"]["hook"] for handler in handlers}
-            return waiting.is_true(config, "Discovered") and {"BeforeClusterDelete", *hooks} <= told
+            return object_watch.has_condition(config, "Discovered") and {"BeforeClusterDelete", *hooks} <= told
 
-        found = await waiting.until(self.client, EXTENSION_CONFIGS, OURS, known, "discovered", within=_LONG)
+        found = await object_watch.until(self.client, EXTENSION_CONFIGS, OURS, known, "discovered", within=_LONG)
         assert found
         return found
 
@@ -224,7 +224,7 @@ class GateScene(profiles.ProfileScene):
             return of == cluster.uid and any(feature.get("status") == "Provisioned" for feature in features)
 
         summary = self.summary_name(profile, cluster.name, "capi")
-        await waiting.until(
+        await object_watch.until(
             self.client, CLUSTER_SUMMARIES, summary, provisioned, "Provisioned", namespace=self.namespace, within=_LONG
         )
 
@@ -276,7 +276,7 @@ class GatedCluster:
 
     async def until(self, state: Callable[[Object | None], bool], called: str = "as it should be") -> Object | None:
         """Return it as soon as it is so."""
-        return await waiting.until(
+        return await object_watch.until(
             self._client, CLUSTERS, self.name, state, called, namespace=self._namespace, within=_LONG
         )
 
@@ -306,7 +306,7 @@ class GatedCluster:
 
     async def teardown(self, state: Callable[[Teardown], bool] = lambda it: it.finished) -> Teardown:
         """Its Teardown, as soon as it is so; by default, when it is over."""
-        found = await waiting.until(
+        found = await object_watch.until(
             self._client,
             TEARDOWNS,
             self.uid,

@@ -21,8 +21,8 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Phase
 from unwind.concurrency import gather_limited
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 from unwind.local.capi import USER as CLUSTER_API
 from unwind.local.processes import ProcessId
 from unwind.testing.managers import check_requests
@@ -140,7 +140,7 @@ async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: G
     assert (await cluster.teardown()).phase is Phase.COMPLETE
     assert await scene.on_member() == {}
     await until_allowed(lambda: scene.client.delete(NAMESPACES, scene.namespace, uid=uid))
-    await waiting.until_absent(scene.client, NAMESPACES, scene.namespace)
+    await object_watch.until_absent(scene.client, NAMESPACES, scene.namespace)
 
 
 async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: GateScene) -> None:
@@ -216,11 +216,13 @@ async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground
         deleted.append(await delete_registration(scene))
 
     await until_allowed(delete)  # the API server takes a moment to hear that nothing is held any more
-    await waiting.until(
+    await object_watch.until(
         scene.client,
         EXTENSION_CONFIGS,
         OURS,
-        lambda it: it is not None and it["metadata"]["uid"] not in deleted and waiting.is_true(it, "Discovered"),
+        lambda it: (
+            it is not None and it["metadata"]["uid"] not in deleted and object_watch.has_condition(it, "Discovered")
+        ),
         "made again",
     )
     await ground.until_discovered()
@@ -250,7 +252,7 @@ async def until_profile_says(scene: GateScene, reason: str) -> None:
     def says(it: Object | None) -> bool:
         return str(condition(it or {}, "GateNotArmed").get("reason", "")) == reason
 
-    await waiting.until(scene.client, CLUSTER_PROFILES, scene.called("web"), says, reason or "armed")
+    await object_watch.until(scene.client, CLUSTER_PROFILES, scene.called("web"), says, reason or "armed")
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
+from unwind.kube.object_watch import conditions_text, until, until_absent, until_true
 from unwind.local.capi import create_cluster, delete_cluster, until_available
 from unwind.local.cluster import LocalCluster
 from unwind.local.provider import Provider
 from unwind.local.stubs import CLASS, STUB_CLUSTERS, STUB_CONTROL_PLANES
-from unwind.local.waiting import account, until, until_absent, until_true
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ async def create_for_unknown(setup: Setup, name: str, *, member: str) -> None:
     """Make a Cluster for a member that is not there, and wait until somebody has noticed."""
 
     def noticed(cluster: Object | None) -> bool:
-        return "UnknownMember" in account(cluster, "InfrastructureReady")
+        return "UnknownMember" in conditions_text(cluster, "InfrastructureReady")
 
     with pytest.raises(UnwindError, match="timed out after"):
         await create_cluster(setup.client, name=name, namespace=NAMESPACE, member=member, within=0.1)

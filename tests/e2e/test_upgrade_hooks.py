@@ -14,7 +14,8 @@ from tests.plane.support.profiles import condition
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
 from unwind.api.resources import Resource
-from unwind.local import capi, stubs, waiting
+from unwind.kube import object_watch
+from unwind.local import capi, stubs
 from unwind.manager.feature_gates import FEATURES
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_over_two_minor_ve
             said.add(condition(it or {}, "TopologyReconciled").get("message", ""))
             return False
 
-        await waiting.until(scene.client, CLUSTERS, "prod", note, "over", namespace=scene.namespace, within=3600)
+        await object_watch.until(scene.client, CLUSTERS, "prod", note, "over", namespace=scene.namespace, within=3600)
 
     async with ground.manager(
         "--feature-gates", gates, PYTHONPATH=str(tmp_path), ONCE_ASKED=str(asked.path)
@@ -218,4 +219,4 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_over_two_minor_ve
 
 def upgraded(cluster: Object | None) -> bool:
     versions = ((cluster or {}).get("status") or {}).get("controlPlane", {}).get("versions")
-    return bool(versions == [{"version": NEW}]) and waiting.is_true(cluster, "TopologyReconciled")
+    return bool(versions == [{"version": NEW}]) and object_watch.has_condition(cluster, "TopologyReconciled")

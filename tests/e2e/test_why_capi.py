@@ -13,7 +13,7 @@ from unwind.api.hooks import API_VERSION
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Reason
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Phase
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.why.answers import AnswerState, Effect
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ async def extension(scene: GateScene, message: str) -> AsyncIterator[str]:
             },
         )
         try:
-            await waiting.until_true(scene.client, EXTENSION_CONFIGS, "billing", "Discovered")
+            await object_watch.until_true(scene.client, EXTENSION_CONFIGS, "billing", "Discovered")
             yield way["url"]
         finally:
             await scene.client.delete(EXTENSION_CONFIGS, "billing", uid=made["metadata"]["uid"])

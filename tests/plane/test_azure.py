@@ -35,8 +35,8 @@ from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.arm import connected
 from unwind.external.azure.end import ArmEnd
 from unwind.external.chains import OPERATOR_AGAIN
+from unwind.kube import object_watch
 from unwind.kube.watches import Watches
-from unwind.local import waiting
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import granting
@@ -130,7 +130,7 @@ class Aliases:
         await self.client.delete(ALIASES, ref.name, uid=ref.uid, namespace=self.namespace)
 
     async def until(self, name: str, holds: Callable[[Object], bool], called: str) -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client,
             ALIASES,
             name,
@@ -143,7 +143,7 @@ class Aliases:
         return found
 
     async def until_gone(self, name: str) -> None:
-        await waiting.until_absent(self.client, ALIASES, name, namespace=self.namespace, within=30)
+        await object_watch.until_absent(self.client, ALIASES, name, namespace=self.namespace, within=30)
 
     async def enter(self, ref: ObjectRef, end: ArmEnd) -> Gone | object:
         """Enter the chain once, as a process that has just started: with the object as it is, and the memo on it."""
@@ -185,7 +185,7 @@ async def served(plane: Plane) -> AsyncIterator[None]:
     client = plane.management.client
     made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd())
     name = made["metadata"]["name"]
-    await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
+    await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
     rights = (
         Right(ALIASES.group, (ALIASES.plural,), ("get", "list", "watch", "patch")),
         Right(ALIASES.group, (f"{ALIASES.plural}/status",), ("patch",)),
@@ -196,7 +196,7 @@ async def served(plane: Plane) -> AsyncIterator[None]:
         where = left["metadata"]["namespace"]
         await client.patch(ALIASES, left["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace=where)
     await client.delete(CUSTOM_RESOURCE_DEFINITIONS, name, uid=made["metadata"]["uid"])
-    await waiting.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name, within=60)
+    await object_watch.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name, within=60)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -304,7 +304,7 @@ async def test_beside_a_living_operator_nothing_is_done(aliases: Aliases, azure:
     assert failed.reason == Reason.HELD
     assert aliases.arm.requests == []
     await aliases.client.delete(DEPLOYMENTS, "aso", uid=made["metadata"]["uid"], namespace=namespace)
-    await waiting.until_absent(aliases.client, DEPLOYMENTS, "aso", namespace=namespace, within=30)
+    await object_watch.until_absent(aliases.client, DEPLOYMENTS, "aso", namespace=namespace, within=30)
     assert isinstance(await aliases.enter(ref, ArmEnd(azure)), Gone)
 
 

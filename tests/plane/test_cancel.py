@@ -29,10 +29,10 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, STATEF
 from unwind.api.rights import Right
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.errors import UnwindError
+from unwind.kube import object_watch
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
-from unwind.local import waiting
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def scaled(room: Room, name: str, replicas: int, *, status: bool = False) 
     def so(it: Any) -> bool:
         return bool(it and it["status" if status else "spec"].get("replicas", 0) == replicas)
 
-    await waiting.until(room.client, STATEFUL_SETS, name, so, f"scaled to {replicas}", namespace=room.name)
+    await object_watch.until(room.client, STATEFUL_SETS, name, so, f"scaled to {replicas}", namespace=room.name)
 
 
 async def held(room: Room) -> Teardown:
@@ -110,10 +110,10 @@ async def test_a_cancelled_deletion_stops_and_says_what_is_gone(room: Room, comm
         assert f"deletion of Namespace {room.name} cancelled: 1 of 4 objects are gone" in told
         assert f"(Gadget {room.name}/first), 1 are being deleted, which cannot be undone" in told
         assert f"(Service {room.name}/web), 2 stay" in told
-        await waiting.until_absent(room.client, TEARDOWNS, running.metadata.name)
-        await waiting.until_absent(room.client, INVENTORIES, f"{running.metadata.uid}-0", namespace=home)
+        await object_watch.until_absent(room.client, TEARDOWNS, running.metadata.name)
+        await object_watch.until_absent(room.client, INVENTORIES, f"{running.metadata.uid}-0", namespace=home)
         await room.let_go(SERVICES, "web")
-        await waiting.until_absent(room.client, SERVICES, "web", namespace=room.name)
+        await object_watch.until_absent(room.client, SERVICES, "web", namespace=room.name)
 
         async def reported() -> list[Any]:
             events = await room.client.list(EVENTS)
@@ -191,7 +191,7 @@ async def test_a_manager_that_dies_at_each_write_of_a_cancel_completes_it(plane:
         async with mortal(plane.management, life, namespace=home) as client, asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(managed(client, home)),
-                group.create_task(waiting.until_absent(room.client, TEARDOWNS, meta.name)),
+                group.create_task(object_watch.until_absent(room.client, TEARDOWNS, meta.name)),
                 group.create_task(life.died.wait()),
             ]
             await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +203,7 @@ async def test_a_manager_that_dies_at_each_write_of_a_cancel_completes_it(plane:
     await scaled(room, "db", 2)
     assert room.deleted() == []
     async with manager(room.client, home):
-        await waiting.until_absent(room.client, INVENTORIES, f"{meta.uid}-0", namespace=home)
+        await object_watch.until_absent(room.client, INVENTORIES, f"{meta.uid}-0", namespace=home)
     await free_pods(room)
 
 
@@ -298,7 +298,7 @@ async def test_the_requester_and_users_who_may_delete_the_target_may_cancel(room
             with pytest.raises(ApiError, match="only the manager changes"):
                 await who.client.patch(TEARDOWNS, meta.name, {"metadata": {"finalizers": None}})
         await colleague.client.delete(TEARDOWNS, meta.name, uid=meta.uid)
-        await waiting.until_absent(room.client, TEARDOWNS, meta.name)
+        await object_watch.until_absent(room.client, TEARDOWNS, meta.name)
     for name in ("one", "two"):
         await room.let_go(CONFIG_MAPS, name)
 
@@ -316,7 +316,7 @@ async def test_what_cannot_be_restored_is_named_with_the_command(room: Room, hom
         await room.client.delete(TEARDOWNS, meta.name, uid=meta.uid)
         running = group.create_task(managed(reader.client, home))
         done = (await cancelled).status.cancelled
-        await waiting.until_absent(room.client, TEARDOWNS, meta.name)
+        await object_watch.until_absent(room.client, TEARDOWNS, meta.name)
         running.cancel()
     assert done
     assert done.restored == ()

@@ -19,9 +19,8 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES, SVELTOS_CLUSTERS
 from unwind.api.unwind import Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.kube import kubeconfig
+from unwind.kube import kubeconfig, object_watch
 from unwind.kube.discovery import Named
-from unwind.local import waiting
 from unwind.preview.cluster_preview import foresee
 from unwind.testing.proxy import Proxy
 
@@ -116,7 +115,7 @@ async def test_a_sveltos_cluster_that_is_deleted_is_merely_unmanaged(scene: Depl
         await scene.until_provisioned(*names)
         summaries = [(await scene.summary(name)).metadata.uid for name in names]
         await scene.client.delete(SVELTOS_CLUSTERS, "edge", uid=made["metadata"]["uid"], namespace=scene.namespace)
-        await waiting.until_absent(scene.client, SVELTOS_CLUSTERS, "edge", namespace=scene.namespace)
+        await object_watch.until_absent(scene.client, SVELTOS_CLUSTERS, "edge", namespace=scene.namespace)
         for name in names:
             await scene.until_summary_gone(name)
         for uid in summaries:

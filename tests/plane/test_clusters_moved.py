@@ -36,7 +36,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import NotFoundError
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef

@@ -43,10 +43,10 @@ from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.errors import TimedOutError, UnwindError
 from unwind.install.rivals import alive
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.shards import Shards
-from unwind.local import waiting
 from unwind.teardown.requests import written
 from unwind.testing.managers import granting, manager_client
 
@@ -252,9 +252,9 @@ async def test_who_takes_a_request_back_keeps_what_is_left(room: Room, command: 
         await room.client.delete(TEARDOWNS, held.metadata.name, uid=held.metadata.uid)
         assert "was cancelled" in str(await deleting)
         name = f"{held.metadata.uid}-0"
-        await waiting.until_absent(room.client, INVENTORIES, name, namespace=home)
+        await object_watch.until_absent(room.client, INVENTORIES, name, namespace=home)
         await room.let_go(CONFIG_MAPS, "held")
-        await waiting.until_absent(room.client, CONFIG_MAPS, "held", namespace=room.name)
+        await object_watch.until_absent(room.client, CONFIG_MAPS, "held", namespace=room.name)
     found = await room.client.get(NAMESPACES, room.name)
     assert "deletionTimestamp" not in found["metadata"]
 

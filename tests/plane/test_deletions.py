@@ -20,8 +20,8 @@ from unwind.deleters.references import Resolver
 from unwind.deleters.registration import LATE, Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import NotFoundError
+from unwind.kube.object_watch import until
 from unwind.kube.watches import Watches
-from unwind.local.waiting import until
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.rights import Right
 from unwind.clock import SYSTEM
 from unwind.deleters.registry import installed
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.testing.arm import Arm
 from unwind.testing.managers import granting
 
@@ -160,7 +160,7 @@ async def test_a_namespace_with_an_azure_object_goes_after_its_resource(
     plugins = tuple(installed())
     async with running(room.client, home, plugins=plugins, clock=SYSTEM), manager(room.client, home, plugins=plugins):
         made = await azure.create(CACHES, "shop", takes=1)
-        await waiting.until(
+        await object_watch.until(
             room.client,
             CACHES,
             "shop",

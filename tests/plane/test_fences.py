@@ -22,9 +22,10 @@ from unwind.clock import SYSTEM
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.helm import release_secrets
 from unwind.helm.program import Helm
+from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.fencing import FencedError, Fences
-from unwind.local import building, tools, waiting
+from unwind.local import building, tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,7 +96,7 @@ async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.ProfileScene)
         there = await scene.member.client.get(NAMESPACES, inner)
         assert "deletionTimestamp" not in there["metadata"]
         owner.gain(f"{scene.namespace}/edge")
-        await waiting.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+        await object_watch.until_absent(scene.member.client, NAMESPACES, inner, within=60)
 
 
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
@@ -125,7 +126,7 @@ async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.ProfileS
         there = await scene.member.client.get(NAMESPACES, inner)
         assert "deletionTimestamp" not in there["metadata"]
         owner.gain(f"{scene.namespace}/edge")
-        await waiting.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+        await object_watch.until_absent(scene.member.client, NAMESPACES, inner, within=60)
         await scene.until_profile_gone("web")
 
 
@@ -143,7 +144,7 @@ async def test_a_teardown_ends_when_its_shard_is_lost(plane: Plane, namespace: s
         owner.lose(f"{namespace}/{it.name}", told=told)
         await it.unblock()
         for name in ("top-0", "top-1", "top-2"):
-            await waiting.until_absent(it.member.client, CONFIG_MAPS, name, namespace=it.on_member)
+            await object_watch.until_absent(it.member.client, CONFIG_MAPS, name, namespace=it.on_member)
         # The manager goes on with other clusters, and had its chance.
         await another.delete()
         assert (await another.ended()).phase is Phase.COMPLETE
@@ -172,7 +173,7 @@ async def test_an_unjoin_ends_when_its_shard_is_lost(plane: Plane, namespace: st
         await it.teardown(lambda one: bool(one.status.blockers), "blocked")
         owner.lose(it.name, told=told)
         await it.unblock("top-0")
-        await waiting.until_absent(it.cluster.client, CONFIG_MAPS, "top-0", namespace=namespace)
+        await object_watch.until_absent(it.cluster.client, CONFIG_MAPS, "top-0", namespace=namespace)
         await until_another_is_unjoined(it.client)
         assert sorted(await it.on_member()) == ["base-0", "base-1"]
         assert not [name for name in it.deleted() if name.startswith("base")]
@@ -189,7 +190,7 @@ async def until_another_is_unjoined(client: Client) -> None:
     made = await client.create(CLUSTERS, body | {"spec": {"syncMode": "Pull"}})
     name, uid = made["metadata"]["name"], made["metadata"]["uid"]
     await client.delete(CLUSTERS, name, uid=uid)
-    await waiting.until(
+    await object_watch.until(
         client,
         TEARDOWNS,
         uid,

@@ -31,7 +31,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:

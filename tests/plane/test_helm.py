@@ -29,7 +29,7 @@ from unwind.helm import values
 from unwind.helm.charts import Chart
 from unwind.helm.program import HelmError
 from unwind.helm.release_secrets import HelmStatus
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.testing.charts import ChartRepository, unpack
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLO
 from unwind.deploy.helm_install import HelmConflictError
 from unwind.deploy.helm_uninstall import HelmReleases, leave
 from unwind.helm.release_secrets import HelmStatus
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object

@@ -35,7 +35,7 @@ from unwind.cli import ledger
 from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.kube.events import EVENTS, Recorder
-from unwind.local.waiting import until_absent
+from unwind.kube.object_watch import until_absent
 from unwind.server import addresses, path_segments
 from unwind.server.certificate_secret import NAME
 from unwind.server.listener import Listener

@@ -32,9 +32,9 @@ from unwind.api.resources import (
 from unwind.api.rights import Setting
 from unwind.install.install import established
 from unwind.install.manifests import called, manifests, resource_of
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 from unwind.testing.managers import expecting_refusals
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
     await client.create(DEPLOYMENTS, deployment("kruise-system", "kruise-controller-manager"))
 
     async def until_replicas(field: str, count: int | None) -> None:
-        await waiting.until(
+        await object_watch.until(
             client,
             DEPLOYMENTS,
             "addon-controller",

@@ -33,9 +33,9 @@ from unwind.install.manifests import crds
 from unwind.karmada import join as karmada_join
 from unwind.karmada import tokens
 from unwind.karmada.join_objects import JoinOptions, account, role
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.local import waiting
 from unwind.members import credentials, targets
 from unwind.members.members import Members
 
@@ -192,7 +192,7 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
         [refused] = [item for item in ended if isinstance(item, UnwindError)]
         assert f"already joined as {joined.name}" in str(refused)
         [other] = set(names) - {joined.name}
-        await waiting.until_absent(client, NAMESPACES, f"karmada-es-{other}")
+        await object_watch.until_absent(client, NAMESPACES, f"karmada-es-{other}")
         assert await remains(client, member.client, other) == []
     finally:
         for name in names:
@@ -293,7 +293,7 @@ async def test_whichever_write_fails_it_is_taken_back_or_gone_on_with(
             # Nobody knows whether it is of this call: so it stays, and is named.
             assert all(kind in ended for kind in left if kind not in before), f"after write {write}: {ended}"
         if how == "refused" and "karmada-es-" in ended:
-            await waiting.until_absent(client, NAMESPACES, f"karmada-es-{name}")
+            await object_watch.until_absent(client, NAMESPACES, f"karmada-es-{name}")
     try:
         assert write > 8
         it = await client.get(CLUSTERS, name, type=Cluster)
@@ -349,7 +349,7 @@ async def test_where_the_field_is_not_served_an_annotation_says_it(
     made = await member.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
     called, name = made["metadata"]["name"], a_name()
     try:
-        await waiting.until_true(member.client, CUSTOM_RESOURCE_DEFINITIONS, called, "Established")
+        await object_watch.until_true(member.client, CUSTOM_RESOURCE_DEFINITIONS, called, "Established")
         await karmada_join.join(member.client, client, JoinOptions(name=name, remove_strategy=RemoveStrategy.REQUIRED))
         it = await member.client.get(CLUSTERS, name, type=Cluster)
         assert it.spec.remove_strategy is None
@@ -357,7 +357,7 @@ async def test_where_the_field_is_not_served_an_annotation_says_it(
         assert it.removal is RemoveStrategy.REQUIRED
     finally:
         await member.client.delete(CUSTOM_RESOURCE_DEFINITIONS, called, uid=made["metadata"]["uid"])
-        await waiting.until_absent(member.client, CUSTOM_RESOURCE_DEFINITIONS, called)
+        await object_watch.until_absent(member.client, CUSTOM_RESOURCE_DEFINITIONS, called)
         await karmada_join.take_out(
             client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await member.client.cluster_uid()
         )

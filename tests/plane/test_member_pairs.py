@@ -31,7 +31,7 @@ from unwind.karmada.work_controller import WorkController
 from unwind.kube.discovery import Named
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 from unwind.members import targets
 from unwind.preview import cluster_preview
 from unwind.teardown import gate

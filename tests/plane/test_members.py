@@ -27,9 +27,9 @@ from unwind.install.register import MACHINERY
 from unwind.karmada import join, tokens
 from unwind.karmada.join_objects import JoinOptions, account
 from unwind.karmada.manifests import MEMBERS
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token
-from unwind.local import waiting
 from unwind.teardown.manifests import RECORDS
 from unwind.testing.clock import START, StillClock
 from unwind.testing.managers import manager_connection
@@ -150,7 +150,7 @@ async def test_a_place_for_works_is_made_and_made_again(client: Client, cluster:
         await member.until(says("ClusterReady"), "Ready")
         first = await client.get(NAMESPACES, member.execution)
         await client.delete(NAMESPACES, member.execution, uid=first["metadata"]["uid"])
-        await waiting.until(
+        await object_watch.until(
             client,
             NAMESPACES,
             member.execution,
@@ -163,7 +163,7 @@ async def test_a_member_in_pull_mode_is_left_alone(client: Client) -> None:
     name = a_name()
     async with running(client):
         await client.create(CLUSTERS, new_object(CLUSTERS, name, spec={"syncMode": "Pull"}))
-        found = await waiting.until(
+        found = await object_watch.until(
             client, CLUSTERS, name, lambda it: bool(it and says("PullMode")(msgspec.convert(it, Cluster))), "told"
         )
         it = msgspec.convert(found, Cluster)
@@ -220,7 +220,7 @@ async def until_token(client: Client, member: Member, holds: Callable[[str], boo
     def look(it: Object | None) -> bool:
         return it is not None and holds(base64.b64decode(it["data"]["token"]).decode())
 
-    await waiting.until(client, SECRETS, member.name, look, "renewed", namespace=HOME)
+    await object_watch.until(client, SECRETS, member.name, look, "renewed", namespace=HOME)
     return await token_of(client, member)
 
 
@@ -280,7 +280,7 @@ async def test_the_secret_of_a_cluster_goes_when_that_has_gone(
             await member.delete()
             if seen:
                 await client.patch(CLUSTERS, member.name, {"metadata": {"finalizers": None}})
-                await waiting.until_absent(client, SECRETS, member.name, namespace=HOME)
+                await object_watch.until_absent(client, SECRETS, member.name, namespace=HOME)
                 return
         # It stays for as long as its Cluster does, also where all that it owns is to go first.
         secret = await client.get(SECRETS, member.name, namespace=HOME)
@@ -291,9 +291,9 @@ async def test_the_secret_of_a_cluster_goes_when_that_has_gone(
         secret = await client.get(SECRETS, member.name, namespace=HOME)
         assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
         await client.patch(CLUSTERS, member.name, {"metadata": {"finalizers": None}})
-        await waiting.until_absent(client, CLUSTERS, it.metadata.name)
+        await object_watch.until_absent(client, CLUSTERS, it.metadata.name)
         async with running(client):
-            await waiting.until_absent(client, SECRETS, member.name, namespace=HOME)
+            await object_watch.until_absent(client, SECRETS, member.name, namespace=HOME)
 
 
 @pytest.mark.parametrize("how", ["killed before", "killed after"])

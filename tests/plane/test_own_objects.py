@@ -38,11 +38,11 @@ from unwind.capi.manifests import cluster_rules
 from unwind.install.install import install
 from unwind.install.manifests import policies
 from unwind.install.own_objects import kinds_name
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local import waiting
 from unwind.protection.controller import ProtectionController, mended
 from unwind.protection.reports import RestoreReporter
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION
@@ -198,7 +198,7 @@ async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scen
         made = await client.create(INVENTORIES, inventory("by-uid"))
         await client.patch(INVENTORIES, "by-uid", {"metadata": {"labels": {"a": "b"}}}, namespace=HOME)
         await client.delete(INVENTORIES, "by-uid", uid=made["metadata"]["uid"], namespace=HOME)
-    await waiting.until_absent(scene.client, INVENTORIES, "by-uid", namespace=HOME)
+    await object_watch.until_absent(scene.client, INVENTORIES, "by-uid", namespace=HOME)
 
 
 async def test_a_kind_of_records_goes_on_being_served(scene: OwnObjectsScene) -> None:
@@ -318,7 +318,7 @@ async def test_policies_come_back_as_they_were_installed_and_that_is_reported(sc
                 assert mended(found, one) == {}, "what is installed needs no change"
                 await client.delete(resource, name, uid=found["metadata"]["uid"])
                 uid = found["metadata"]["uid"]
-                await waiting.until(
+                await object_watch.until(
                     client,
                     resource,
                     name,
@@ -330,7 +330,9 @@ async def test_policies_come_back_as_they_were_installed_and_that_is_reported(sc
         name, resource = kinds_name(HOME), VALIDATING_ADMISSION_POLICIES
         [one] = [it for it in wanted[resource] if it["metadata"]["name"] == name]
         assert mended(await client.patch(resource, name, weakened), one)
-        await waiting.until(client, resource, name, lambda it: it is not None and mended(it, one) == {}, "restored")
+        await object_watch.until(
+            client, resource, name, lambda it: it is not None and mended(it, one) == {}, "restored"
+        )
 
         async def reported() -> list[Object]:
             found = await _told(client)

@@ -29,7 +29,7 @@ from unwind.api.resources import (
 )
 from unwind.capi import hook_protocol
 from unwind.capi.manifests import CLUSTERS_PATH, cluster_rules
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.server import path_segments
 from unwind.server.certificate_secret import NAME as CERTIFICATE
 from unwind.server.manager_names import REGISTRATION

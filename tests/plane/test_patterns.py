@@ -13,9 +13,9 @@ from unwind.api import names
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS
 from unwind.deleters.builtin import BUILTIN, SCALE_TO_ZERO
 from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.kube import object_watch
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
-from unwind.local import waiting
 from unwind.testing import World, prove_idempotent
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def workload(client: Client, resource: Resource, namespace: str, *, replic
     metadata = {"name": name, "namespace": namespace, "annotations": {names.SCALE_TO_ZERO_ANNOTATION: "true"}}
     body = {"apiVersion": "apps/v1", "kind": resource.kind, "metadata": metadata, "spec": spec}
     await client.create(resource, body)
-    made = await waiting.until(
+    made = await object_watch.until(
         client,
         resource,
         name,

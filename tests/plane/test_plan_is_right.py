@@ -16,8 +16,8 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMES
 from unwind.api.rights import HOME
 from unwind.api.unwind import Blocker, Phase, Teardown
 from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.object_watch import until_absent
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.local.waiting import until_absent
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef

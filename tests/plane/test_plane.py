@@ -10,10 +10,10 @@ import pytest
 
 from tests.plane.support.objects import delete, new_object
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
+from unwind.kube import object_watch
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.kubeconfig import ClusterConnection
-from unwind.local import waiting
 from unwind.local.cloud import CLEANUP_FINALIZER
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def deployment(name: str, namespace: str) -> Object:
 async def until(
     cluster: LocalCluster, resource: Resource, name: str, namespace: str | None, holds: Callable[[Object], bool]
 ) -> Object:
-    found = await waiting.until(
+    found = await object_watch.until(
         cluster.client, resource, name, lambda it: it is not None and holds(it), "as expected", namespace=namespace
     )
     assert found
@@ -48,7 +48,7 @@ async def until(
 
 
 async def until_gone(cluster: LocalCluster, resource: Resource, name: str, namespace: str | None = None) -> None:
-    await waiting.until_absent(cluster.client, resource, name, namespace=namespace)
+    await object_watch.until_absent(cluster.client, resource, name, namespace=namespace)
 
 
 async def test_a_deployment_becomes_ready_and_its_pods_go_with_it(plane: Plane, namespace: str) -> None:

@@ -13,7 +13,7 @@ from unwind.api.names import FORCE_RELEASE_ANNOTATION, SVELTOS_PAUSED_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Teardown

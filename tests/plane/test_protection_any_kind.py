@@ -27,8 +27,8 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError, NotFoundError
-from unwind.local import waiting
 from unwind.protection import manifests
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_
     assert said == f"{ALWAYS}; to delete it anyway, remove the label first: {way}"
     await cluster.client.patch(GIZMOS, "kept", {"metadata": {"labels": {LABEL: None}}}, namespace=ROOM)
     await delete(cluster.client, GIZMOS, made)
-    await waiting.until_absent(cluster.client, GIZMOS, "kept", namespace=ROOM)
+    await object_watch.until_absent(cluster.client, GIZMOS, "kept", namespace=ROOM)
 
 
 async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluster: LocalCluster) -> None:
@@ -128,9 +128,9 @@ async def test_a_namespace_that_is_deleted_without_a_manager_keeps_a_labelled_ob
     await client.create(GIZMOS, kept)
     await client.create(GIZMOS, new_object(GIZMOS, "free", "leaving"))
     await delete(client, NAMESPACES, room)
-    await waiting.until_absent(client, GIZMOS, "free", namespace="leaving")
+    await object_watch.until_absent(client, GIZMOS, "free", namespace="leaving")
     # Its controller has tried: the namespace says what it waits for.
-    found = await waiting.until(
+    found = await object_watch.until(
         client, NAMESPACES, "leaving", lambda it: it is not None and "forbidden by" in str(it["status"]), "refused"
     )
     assert found
@@ -148,7 +148,7 @@ async def test_a_resource_that_is_not_served_outlasts_its_namespace(cluster: Loc
     await until_allowed(lambda: client.create(hidden, kept))
     await serve_only(client, Resource(hidden.group, "none", hidden.plural, hidden.kind))
     await delete(client, NAMESPACES, room)
-    await waiting.until_absent(client, NAMESPACES, "hiding")
+    await object_watch.until_absent(client, NAMESPACES, "hiding")
     await serve_only(client, hidden)
     assert await client.get(hidden, "kept", namespace="hiding")
 
@@ -280,7 +280,7 @@ async def test_protect_warns_that_a_volume_loses_its_disk_with_its_claim(cluster
     assert "warnings" not in told, "no claim is bound to it"
     claim = storage | {"resources": {"requests": {"storage": "1Mi"}}, "volumeName": "disk"}
     await client.create(PERSISTENT_VOLUME_CLAIMS, new_object(PERSISTENT_VOLUME_CLAIMS, "data", ROOM, spec=claim))
-    await waiting.until(
+    await object_watch.until(
         client, PERSISTENT_VOLUMES, "disk", lambda it: bool(it and it["status"].get("phase") == "Bound"), "bound"
     )
     [warning] = (await json_of(cluster, "protect", "pv/disk"))["warnings"]

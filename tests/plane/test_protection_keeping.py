@@ -21,10 +21,10 @@ from unwind.api.resources import (
 )
 from unwind.components import Mode
 from unwind.errors import UnwindError
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import HttpTransport, ServerAnswer
-from unwind.local import waiting
 from unwind.protection import manifests
 from unwind.protection.controller import ProtectionController, mended
 from unwind.testing.clock import StillClock
@@ -82,7 +82,7 @@ async def keeping(
 
 
 async def until(client: Client, resource: Resource, name: str, state: Callable[[Object], bool]) -> Object:
-    found = await waiting.until(client, resource, name, lambda it: it is not None and state(it), "as it should be")
+    found = await object_watch.until(client, resource, name, lambda it: it is not None and state(it), "as it should be")
     assert found
     return found
 
@@ -128,7 +128,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
     async with keeping(fresh_member, mode=Mode.WEBHOOK):
         await until_asking(client, everything=True)
         for name in BINDINGS:
-            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+            await object_watch.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
         told = await command(fresh_member, "protect", f"ns/{ROOM}")
         assert (
             f"enforced by ValidatingWebhookConfiguration {CONFIGURATION}: enforced by the manager, and none is running"
@@ -155,9 +155,9 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
             ),
         )
     async with keeping(fresh_member, on=False):
-        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
+        await object_watch.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
         for name in BINDINGS:
-            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+            await object_watch.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
         # As if nothing had been said (row 14).
         await until_answered(client, rows, switched_on=False)
 
@@ -180,9 +180,9 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         # It is made after all bindings.
         await until_asking(client, everything=False)
     async with keeping(fresh_member, on=False):
-        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
+        await object_watch.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
         for other in set(BINDINGS) - {name}:
-            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, other)
+            await object_watch.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, other)
     found = await client.get(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
     assert found["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     await delete(client, VALIDATING_ADMISSION_POLICY_BINDINGS, made)
@@ -210,7 +210,7 @@ async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:
         await client.create(resource, like | {"metadata": {"name": name} | mark, "spec": spec})
     async with keeping(cluster):
         await until_all_there(client)
-        await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+        await object_watch.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
     entries = list(cluster.audit.entries(user=MANAGER))
     assert [entry for entry in entries if entry.code == 403] == []
     [deleted] = [entry for entry in entries if entry.verb == "delete" and entry.object_ref.name == name]
@@ -223,7 +223,7 @@ async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:
     assert last.keys() == {*BINDINGS, CONFIGURATION}
     assert max(item.stage_timestamp for item in last.values()) <= deleted.request_received_timestamp
     async with keeping(cluster, on=False):
-        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
+        await object_watch.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
 
 
 async def comes_back(client: Client) -> None:

@@ -27,8 +27,8 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 from unwind.protection import manifests
 from unwind.protection.controller import mended
 
@@ -76,7 +76,7 @@ async def test_the_api_server_keeps_every_policy_as_it_was_written_and_finds_no_
 ) -> None:
     policies, bindings = manifests.policy_objects(HOME)
     for wanted in policies:
-        found = await waiting.until(
+        found = await object_watch.until(
             protected.client,
             VALIDATING_ADMISSION_POLICIES,
             wanted["metadata"]["name"],
@@ -136,7 +136,7 @@ async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protec
     assert said == f"{ALWAYS}; to delete it anyway, remove the label first: {way}"
     assert (await kubectl(protected.kubeconfig, *way.split()[1:])).returncode == 0
     await delete(protected.client, DEPLOYMENTS, made)
-    await waiting.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
+    await object_watch.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
 
 
 async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protected: LocalCluster) -> None:
@@ -196,7 +196,7 @@ async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_ma
     match = {"app": "stateful"}
     spec = {"replicas": 1, "selector": {"matchLabels": match}, "template": pod(match), "volumeClaimTemplates": [claims]}
     await client.create(STATEFUL_SETS, new_object(STATEFUL_SETS, "stateful", ROOM, spec=spec))
-    await waiting.until(
+    await object_watch.until(
         client, PERSISTENT_VOLUME_CLAIMS, "data-stateful-0", lambda it: it is not None, "made", namespace=ROOM
     )
     await eventually(lambda: client.list(REPLICA_SETS, namespace=ROOM, labels="app=templated"), "a ReplicaSet")

@@ -13,8 +13,8 @@ from tests.plane.support.objects import new_object
 from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, differences, put_all, until_answered
 from tests.plane.support.protection_table import LABEL, ROWS
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 from unwind.protection import manifests
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def test_what_a_manager_protects_stays_protected_when_it_is_killed_and_all
         found = await client.get(VALIDATING_ADMISSION_POLICIES, name)
         await delete(client, VALIDATING_ADMISSION_POLICIES, found)
         uid = found["metadata"]["uid"]
-        await waiting.until(
+        await object_watch.until(
             client, VALIDATING_ADMISSION_POLICIES, name, lambda it: bool(it and it["metadata"]["uid"] != uid), "back"
         )
         await until_answered(client, ALL)
@@ -65,7 +65,7 @@ async def nobody_is_there(cluster: LocalCluster) -> None:
     for resource, namespace in ((CONFIG_MAPS, ROOM), (NAMESPACES, None)):
         made = await client.create(resource, new_object(resource, "nobody-asked", namespace))
         await delete(client, resource, made)
-    await waiting.until_absent(client, NAMESPACES, "nobody-asked")
+    await object_watch.until_absent(client, NAMESPACES, "nobody-asked")
 
     body = new_object(NAMESPACES, "asked-for")
     body["metadata"]["labels"] = {LABEL: "Cascading"}

@@ -21,7 +21,7 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Phase, Plan, Step, Teardown, TeardownSpec
 from unwind.clock import SYSTEM
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.members.targets import karmada_ref
 from unwind.teardown.requests import written
 
@@ -116,7 +116,7 @@ async def test_a_planted_record_does_not_keep_works_from_being_removed(plane: Pl
         over = {"status": {"phase": Phase.COMPLETE.value}}
         await it.client.patch(TEARDOWNS, it.uid, over, subresource="status")
         await it.delete()
-        await waiting.until_absent(it.client, CLUSTERS, it.name)
+        await object_watch.until_absent(it.client, CLUSTERS, it.name)
         assert await it.on_member() == {}
         assert sorted(it.deleted()) == ["web-0", "web-1"]
         found = msgspec.convert(await it.client.list(TEARDOWNS), list[Teardown])
@@ -152,7 +152,7 @@ async def test_a_request_that_brings_its_own_plan_is_refused_and_touches_nobody_
         return one is not None and msgspec.convert(one, Teardown).finished
 
     async with requests_manager(it.client, HOME):
-        found = await waiting.until(it.client, TEARDOWNS, made["metadata"]["name"], over, "finished")
+        found = await object_watch.until(it.client, TEARDOWNS, made["metadata"]["name"], over, "finished")
     refused = msgspec.convert(found, Teardown)
     assert refused.phase is Phase.REFUSED
     assert "spec.plan was not written by this manager" in refused.status.blocked_by
@@ -173,7 +173,7 @@ async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(plane: Plane
         def anew(one: Any) -> bool:
             return one is not None and one["metadata"]["uid"] != before["metadata"]["uid"]
 
-        after = await waiting.until(it.client, SECRETS, KEY, anew, "restored", namespace=HOME)
+        after = await object_watch.until(it.client, SECRETS, KEY, anew, "restored", namespace=HOME)
         assert after
         assert after["data"] == before["data"]
         await it.unblock()

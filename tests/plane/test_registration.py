@@ -50,8 +50,8 @@ from unwind.capi.manifests import cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS
+from unwind.kube.object_watch import until
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.local.waiting import until
 from unwind.server import path_segments
 from unwind.server.certificate_secret import NAME
 from unwind.server.manager_names import REGISTRATION

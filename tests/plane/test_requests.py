@@ -25,8 +25,8 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 from unwind.teardown.requests import written
 from unwind.testing.managers import granting
 
@@ -83,7 +83,7 @@ async def ended(client: Client, name: str) -> Teardown:
     def over(it: Any) -> bool:
         return it is not None and msgspec.convert(it, Teardown).finished
 
-    return msgspec.convert(await waiting.until(client, TEARDOWNS, name, over, "finished"), Teardown)
+    return msgspec.convert(await object_watch.until(client, TEARDOWNS, name, over, "finished"), Teardown)
 
 
 async def another(room: Room) -> Room:
@@ -221,7 +221,7 @@ async def test_only_the_manager_changes_a_request_and_only_its_requester_takes_i
     await room.client.patch(CLUSTER_ROLES, tenant.name, {"rules": [ASKING, deleting]})
     await eventually(lambda: allowed(tenant.client, deleting, ""), "the right to delete")
     await tenant.client.delete(TEARDOWNS, name, uid=uid)
-    await waiting.until_absent(room.client, TEARDOWNS, name)
+    await object_watch.until_absent(room.client, TEARDOWNS, name)
 
 
 async def test_a_user_who_may_create_teardowns_cannot_plant_a_record(room: Room, tenant: User) -> None:

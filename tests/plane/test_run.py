@@ -27,7 +27,7 @@ from unwind.api.resources import DEPLOYMENTS, SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, TeardownStatus
 from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import gather_limited
-from unwind.local.waiting import until_absent
+from unwind.kube.object_watch import until_absent
 from unwind.server.certificate_secret import NAME
 from unwind.server.path_keys import NAME as PATHS
 from unwind.testing.managers import expecting_refusals, manager_kubeconfig

@@ -16,8 +16,8 @@ from tests.eventually import eventually
 from tests.plane.test_informers import through_proxy
 from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube.client import DEADLINE, Client
+from unwind.kube.object_watch import until_absent
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
-from unwind.local.waiting import until_absent
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client, manager_connection
 

@@ -12,7 +12,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, StepState, Teardown
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.planning.waves import Draft
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms

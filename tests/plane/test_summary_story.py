@@ -16,7 +16,7 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import Phase, Teardown
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

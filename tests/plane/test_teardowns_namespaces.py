@@ -8,8 +8,8 @@ from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
 from tests.plane.support.controllers import HOLD
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Phase, StepState, Teardown
+from unwind.kube import object_watch
 from unwind.kube.errors import NotFoundError
-from unwind.local import waiting
 from unwind.teardown.gate import GateClosed, GateOpen, of_teardown
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def namespaces_deleted(it: TeardownScene) -> list[str]:
 
 
 async def until_terminating(it: TeardownScene, profile: str) -> None:
-    await waiting.until(
+    await object_watch.until(
         it.member.client,
         NAMESPACES,
         it.namespace_of(profile),
@@ -90,7 +90,7 @@ async def test_a_namespace_with_another_finalizer_holds_the_next_wave(plane: Pla
         await it.delete()
         await it.teardown(lambda one: HOLD in one.status.blocked_by, "blocked")
         # Kubernetes' own finalizer is removed: its five seconds are over.
-        await waiting.until(
+        await object_watch.until(
             it.member.client,
             NAMESPACES,
             it.namespace_of("middle"),
@@ -114,7 +114,7 @@ async def test_killed_while_namespaces_wait_for_kubernetes_it_looks_again(plane:
         await until_terminating(it, "base")
     # Killed when nothing but Kubernetes has anything to do: what is gone meanwhile is verified absent.
     for profile in CHAIN:
-        await waiting.until_absent(it.member.client, NAMESPACES, it.namespace_of(profile))
+        await object_watch.until_absent(it.member.client, NAMESPACES, it.namespace_of(profile))
     async with manager(it.client):
         teardown = await it.ended()
     assert teardown.phase is Phase.COMPLETE

@@ -16,7 +16,7 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, ClusterSummary
 from unwind.api.unwind import Phase, Teardown
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.clock import SYSTEM
 from unwind.install.install import install
 from unwind.install.register import REGISTER
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token
-from unwind.local import waiting
-from unwind.local.waiting import until_absent
+from unwind.kube.object_watch import until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def installed(plane: Plane) -> None:
         if manifest["kind"] == VALIDATING_ADMISSION_POLICIES.kind
     }
     for name in sorted(policies):
-        found = await waiting.until(client, VALIDATING_ADMISSION_POLICIES, name, _type_checked, "type-checked")
+        found = await object_watch.until(client, VALIDATING_ADMISSION_POLICIES, name, _type_checked, "type-checked")
         assert found
         warnings = (found["status"].get("typeChecking") or {}).get("expressionWarnings")
         assert not warnings or "unwind" not in str(warnings), warnings

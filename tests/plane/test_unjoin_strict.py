@@ -16,7 +16,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, MemberRef, Phase
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from unwind.clock import SYSTEM
 from unwind.install.install import install
 from unwind.karmada import join_objects, tokens
 from unwind.kube.client import Client
+from unwind.kube.object_watch import until, until_absent
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.local.waiting import until, until_absent
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from unwind.api.names import INSTALL_FIELD_MANAGER
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.install.install import established
 from unwind.install.manifests import resource_of
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object

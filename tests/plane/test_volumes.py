@@ -24,9 +24,9 @@ from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.helm.program import Helm
-from unwind.kube import kubeconfig
+from unwind.kube import kubeconfig, object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import building, tools, waiting
+from unwind.local import building, tools
 from unwind.teardown.requests import written
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting
@@ -96,7 +96,7 @@ async def test_a_set_that_drops_out_of_a_profile_and_one_that_is_withdrawn(
         uid = (await edge.summary("db")).metadata.uid
         # Pruned.
         await edge.edit("db", config_map(room, "a"), config_map(room, "b"))
-        await waiting.until_absent(member, STATEFUL_SETS, "db", namespace=room)
+        await object_watch.until_absent(member, STATEFUL_SETS, "db", namespace=room)
         await edge.edit("db", config_map(room, "a"), config_map(room, "c"))
         await edge.until_off_member("b")  # it has looked again, and prunes no claim that it kept
         assert await left(member, room) == kept
@@ -223,7 +223,7 @@ async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane
         uids = {name: await it.work_uid(name) for name in ("first", "second")}
         found = await it.client.get(WORKS, "first", namespace=it.execution)
         await it.client.delete(WORKS, "first", uid=found["metadata"]["uid"], namespace=it.execution)
-        await waiting.until_absent(it.client, WORKS, "first", namespace=it.execution)
+        await object_watch.until_absent(it.client, WORKS, "first", namespace=it.execution)
         await it.delete()
         teardown = await it.gone()
         assert teardown.phase is Phase.COMPLETE
@@ -249,7 +249,7 @@ async def test_a_helm_release_may_have_the_claims_deleted(edge: profiles.Profile
         uid = (await edge.summary("db")).metadata.uid
         await edge.delete_profile("db")
         await edge.until_profile_gone("db")
-        await waiting.until_absent(member, STATEFUL_SETS, "db", namespace=room)
+        await object_watch.until_absent(member, STATEFUL_SETS, "db", namespace=room)
     assert await left(member, room) == []
     assert ledger(await edge.inventories(uid)) == {}
 

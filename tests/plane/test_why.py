@@ -39,7 +39,7 @@ from unwind.api.resources import (
     SERVICES,
 )
 from unwind.api.sveltos import SVELTOS_CLUSTERS
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.why.answers import Answer, AnswerState, Effect
@@ -132,7 +132,7 @@ async def test_the_command_starts_a_controller_that_is_scaled_to_zero(asker: Ask
         return bool(it and it["spec"]["replicas"] == 1)
 
     # What stands for it does its work as soon as it is started.
-    await waiting.until(asker.client, DEPLOYMENTS, "snapshots", started, "started", namespace="why")
+    await object_watch.until(asker.client, DEPLOYMENTS, "snapshots", started, "started", namespace="why")
     await asker.client.patch(CONFIG_MAPS, "unserved", {"metadata": {"finalizers": None}}, namespace="why")
     await asker.until_gone(CONFIG_MAPS, "unserved")
 
@@ -290,7 +290,7 @@ async def test_the_command_frees_a_volume_by_deleting_its_claim(asker: Asker) ->
     def bound(it: Object | None) -> bool:
         return bool(it and it["status"].get("phase") == "Bound")
 
-    await waiting.until(asker.client, PERSISTENT_VOLUMES, "disk", bound, "bound")
+    await object_watch.until(asker.client, PERSISTENT_VOLUMES, "disk", bound, "bound")
     await asker.delete(PERSISTENT_VOLUMES, volume)
     answer = await asker.ask("pv/disk")
     assert chain(answer) == ["PersistentVolume/disk", "PersistentVolumeClaim/bound"]
@@ -335,7 +335,7 @@ async def test_an_object_on_a_member_is_explained_and_freed_through_its_cluster_
     done = await asker.shell("unwind crds -o yaml | kubectl apply --server-side -f -")
     assert done.returncode == 0, done.stderr
     for name in ("sveltosclusters.lib.projectsveltos.io", "clusters.cluster.karmada.io"):
-        await waiting.until_true(asker.client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
+        await object_watch.until_true(asker.client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
     member = here.members["member-1"]
     await by_kubeconfig(asker, member, "edge")
     await by_token(asker, member, "pushed")

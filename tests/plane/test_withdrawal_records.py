@@ -32,7 +32,7 @@ from unwind.cli.status import status
 from unwind.cli.why import why
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -27,7 +27,7 @@ from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 from unwind.render.text import counted
 
 if TYPE_CHECKING:

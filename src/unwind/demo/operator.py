@@ -7,11 +7,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import DEPLOYMENTS
-from unwind.demo.scenery import CLEANUP, DATABASES, HELD_IN, OPERATOR
+from unwind.demo.scenery import CLEANUP, DATABASES, HELD_IN, OPERATOR, Object
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
 
 # The time that the cleanup of a database takes.
 _CLEANING = 1.5

@@ -23,8 +23,9 @@ from unwind.demo import scenery
 from unwind.demo.operator import operate
 from unwind.errors import UnwindError
 from unwind.install.install import install
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.local import building, tools, waiting
+from unwind.local import building, tools
 from unwind.local import plane as planes
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
@@ -86,7 +87,7 @@ class DemoStage:
     async def _until_on(self, summary: str) -> None:
         where = scenery.NAMESPACE
         try:
-            await waiting.until(
+            await object_watch.until(
                 self.client, CLUSTER_SUMMARIES, summary, _provisioned, "deployed", namespace=where, within=_LONG
             )
         except UnwindError as error:
@@ -189,7 +190,7 @@ async def set_up(progress: ProgressListener, announce: Callable[[str], None]) ->
             charts.add(scenery.CHART, scenery.chart(), version=scenery.CHART_VERSION)
             await _furnish(stage, charts.url)
             config = extension_name(HOME)
-            await waiting.until(
+            await object_watch.until(
                 stage.client, EXTENSION_CONFIGS, config, _discovered, "discovered by Cluster API", within=_LONG
             )
             announce("Unwind is running, and Cluster API calls its hook before a cluster is deleted")
@@ -261,4 +262,6 @@ def _features(summary: Object | None) -> list[Object]:
 
 
 def _discovered(config: Object | None) -> bool:
-    return waiting.is_true(config, "Discovered") and bool(((config or {}).get("status") or {}).get("handlers"))
+    return object_watch.has_condition(config, "Discovered") and bool(
+        ((config or {}).get("status") or {}).get("handlers")
+    )

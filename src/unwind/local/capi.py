@@ -12,12 +12,12 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
+from unwind.kube.object_watch import until, until_absent, until_true
 from unwind.local import stubs, tools
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, DiedEarlyError, well
 from unwind.local.stubs import CLUSTER_CLASSES
-from unwind.local.waiting import until, until_absent, until_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

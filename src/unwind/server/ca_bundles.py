@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind import logs
 from unwind.errors import UnwindError
-from unwind.server.object_watch import backoff, follow
+from unwind.kube.object_watch import backoff, follow
 from unwind.server.path_segments import Segments, corrected, redacted
 
 if TYPE_CHECKING:

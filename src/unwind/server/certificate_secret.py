@@ -25,8 +25,8 @@ from unwind.certificates import CLOCK_SKEW, Authority, KeyPair, certificate_pem
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from unwind.kube.object_watch import backoff, follow
 from unwind.server.manager_names import CERTIFICATE
-from unwind.server.object_watch import backoff, follow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

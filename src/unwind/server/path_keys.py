@@ -17,7 +17,7 @@ from unwind.api.resources import SECRETS
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from unwind.server.object_watch import backoff, follow
+from unwind.kube.object_watch import backoff, follow
 from unwind.server.path_segments import new_key
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from unwind.deploy.dry_run import rehearse
 from unwind.deploy.prune import prune
 from unwind.deploy.reports import ObjectOutcome
 from unwind.kube.errors import NotFoundError
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 
 if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster

@@ -11,8 +11,8 @@ from tests.plane.support.bucket_chains import remove_kind
 from tests.plane.support.buckets import Buckets, define
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.install.manifests import crds
+from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError
-from unwind.local import waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,4 +36,4 @@ async def records(plane: Plane) -> None:
     for body in crds("unwind.dev"):
         with suppress(AlreadyExistsError):  # another test was first
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-        await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+        await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")

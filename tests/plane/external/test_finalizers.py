@@ -15,8 +15,8 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, Severity, TransientError
 from unwind.deleters.registry import Plugin
+from unwind.kube import object_watch
 from unwind.kube.shards import Shards
-from unwind.local import waiting
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -311,7 +311,7 @@ async def test_kinds_are_followed_when_their_crd_is_created_and_deleted(plane: P
 async def _remove(client: Client, name: str) -> None:
     definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     await client.delete(CUSTOM_RESOURCE_DEFINITIONS, name, uid=definition["metadata"]["uid"])
-    await waiting.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name)
+    await object_watch.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name)
 
 
 async def test_two_replicas_share_the_deletions_and_repeat_none(buckets: Buckets) -> None:

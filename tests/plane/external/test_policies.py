@@ -14,9 +14,9 @@ from unwind.api.names import DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATI
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES
 from unwind.inventory import ledger
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, APIStatus
-from unwind.local import waiting
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_connection
 
@@ -122,7 +122,7 @@ async def test_a_policy_that_changes_at_the_last_moment_is_respected(plane: Plan
         await buckets.delete(ref)
         await buckets.until_gone("kept")
     assert store.calls == ["kept"]
-    await waiting.until_absent(buckets.client, INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace)
+    await object_watch.until_absent(buckets.client, INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace)
 
 
 async def test_a_finalizer_that_the_api_server_keeps_is_reported(plane: Plane, buckets: Buckets) -> None:

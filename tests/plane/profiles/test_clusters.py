@@ -25,8 +25,8 @@ from unwind.api.unwind import INVENTORIES, TEARDOWNS
 from unwind.clock import SYSTEM
 from unwind.install.register import MACHINERY
 from unwind.inventory.inventories import Inventories
+from unwind.kube import object_watch
 from unwind.kube.client import Client
-from unwind.local import waiting
 from unwind.local.capi import create_cluster
 from unwind.teardown.manifests import RECORDS
 
@@ -56,7 +56,7 @@ async def test_the_cluster_configuration_lists_deployed_objects_by_profile(scene
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")
-        found = await waiting.until(
+        found = await object_watch.until(
             scene.client,
             CLUSTER_CONFIGURATIONS,
             "sveltos-edge",
@@ -71,7 +71,7 @@ async def test_the_cluster_configuration_lists_deployed_objects_by_profile(scene
         assert [item["name"] for item in deployed["resources"]] == ["a"]
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
-        await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
+        await object_watch.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
 
 
 async def test_add_ons_are_deployed_once_the_control_plane_of_a_capi_cluster_answers(scene: ProfileScene) -> None:
@@ -207,7 +207,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Profile
     connection = plane.management.connection(subject)
     async with Client(connection) as client, running(client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")
-        await waiting.until(
+        await object_watch.until(
             scene.client,
             CLUSTER_CONFIGURATIONS,
             "sveltos-edge",
@@ -217,7 +217,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Profile
         )
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
-        await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
+        await object_watch.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
     refused = [entry for entry in plane.management.audit.entries(user=subject) if entry.code == 403]
     assert refused == []
 

@@ -16,7 +16,8 @@ from unwind.api.sveltos import (
     PROFILES,
 )
 from unwind.helm.program import Helm
-from unwind.local import building, tools, waiting
+from unwind.kube import object_watch
+from unwind.local import building, tools
 from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ async def test_a_namespaced_profile_selects_clusters_and_reads_secrets_of_its_na
         assert found["metadata"]["labels"]["projectsveltos.io/profile-name"] == "web"
         assert found["spec"]["clusterProfileSpec"]["policyRefs"][0]["namespace"] == scene.namespace
         await scene.delete_profile("web", PROFILES)
-        await waiting.until_absent(scene.client, PROFILES, "web", namespace=scene.namespace, within=30)
+        await object_watch.until_absent(scene.client, PROFILES, "web", namespace=scene.namespace, within=30)
     assert await scene.on_member() == {}
 
 

@@ -11,7 +11,7 @@ from tests.eventually import eventually
 from tests.plane.support.profiles import config_map, feature, running
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
-from unwind.local import waiting
+from unwind.kube import object_watch
 
 if TYPE_CHECKING:
     from tests.plane.support.profiles import ProfileScene
@@ -88,7 +88,7 @@ async def test_an_inventory_of_an_earlier_release_gets_its_effort_after_the_upgr
         subresource="status",
     )
     async with running(scene.client, scene.namespace):
-        await waiting.until(
+        await object_watch.until(
             scene.client,
             INVENTORIES,
             found.metadata.name,

@@ -18,7 +18,7 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import Right
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.api.unwind import TEARDOWNS
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def source(client: Client, namespace: str, name: str, *documents: Object) 
 async def until_idle(client: Client, summary: Object) -> Object:
     """The summary, once the manager says that no profile backs it."""
     meta = summary["metadata"]
-    found = await waiting.until(
+    found = await object_watch.until(
         client,
         CLUSTER_SUMMARIES,
         meta["name"],
@@ -121,7 +121,7 @@ async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_ther
         async with running(scene.client, scene.namespace):
             found = await until_idle(scene.client, made)
             assert "is in namespace" in found["status"]["dependencies"]
-            await waiting.until(
+            await object_watch.until(
                 scene.client,
                 CLUSTER_SUMMARIES,
                 name,
@@ -165,7 +165,9 @@ async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_
         policyRefs=scene.refs("web"),
     )
     async with running(scene.client, scene.namespace):
-        await waiting.until_absent(scene.client, CLUSTER_SUMMARIES, "planted", namespace=scene.namespace, within=30)
+        await object_watch.until_absent(
+            scene.client, CLUSTER_SUMMARIES, "planted", namespace=scene.namespace, within=30
+        )
         await scene.profile("real", "real")
         await scene.until_provisioned("real")
     assert set(await scene.on_member()) == {"real"}
@@ -249,7 +251,9 @@ async def test_a_planted_summary_does_not_let_another_clusters_credentials_go(sc
         )
         meta = (await scene.client.get(CLUSTER_SUMMARIES, "planted", namespace=scene.namespace))["metadata"]
         await scene.client.delete(CLUSTER_SUMMARIES, "planted", uid=meta["uid"], namespace=scene.namespace)
-        await waiting.until_absent(scene.client, CLUSTER_SUMMARIES, "planted", namespace=scene.namespace, within=30)
+        await object_watch.until_absent(
+            scene.client, CLUSTER_SUMMARIES, "planted", namespace=scene.namespace, within=30
+        )
         secret = await scene.client.get(SECRETS, "edge-sveltos-kubeconfig", namespace=scene.namespace)
     assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
 
@@ -267,7 +271,7 @@ async def test_what_was_deployed_is_removed_though_its_profile_is_gone(scene: Pr
     orphan: Object = {"metadata": {"ownerReferences": None}}
     await scene.client.patch(CLUSTER_SUMMARIES, summary, orphan, namespace=scene.namespace)
     await scene.client.delete(CLUSTER_PROFILES, name, uid=profile["metadata"]["uid"])
-    await waiting.until_absent(scene.client, CLUSTER_PROFILES, name, within=30)
+    await object_watch.until_absent(scene.client, CLUSTER_PROFILES, name, within=30)
     found = await scene.client.get(CLUSTER_SUMMARIES, summary, namespace=scene.namespace)
     async with running(scene.client, scene.namespace):
         idle = await until_idle(scene.client, found)

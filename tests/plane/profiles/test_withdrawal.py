@@ -20,8 +20,8 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES
 from unwind.clock import SYSTEM
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -258,7 +258,7 @@ async def test_the_secret_is_freed_when_the_last_summaries_of_a_cluster_end_toge
             SVELTOS_CLUSTERS, "edge", {"metadata": {"labels": {"test": None}}}, namespace=scene.namespace
         )
         for name in names:
-            await waiting.until_absent(
+            await object_watch.until_absent(
                 scene.client, CLUSTER_SUMMARIES, scene.summary_name(name), namespace=scene.namespace, within=60
             )
     assert await scene.on_member() == {}

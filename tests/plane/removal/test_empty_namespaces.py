@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tests.plane.support.removals import RemovalLog, RemovalScene
 from unwind.api.resources import API_SERVICES, CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS
+from unwind.kube import object_watch
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
-from unwind.local import waiting
 from unwind.members import contents
 from unwind.removal import empty_namespaces
 
@@ -104,7 +104,7 @@ async def test_namespaces_of_several_sources_wait_for_kubernetes_only_once(scene
     await scene.write()
     async with scene.removal() as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
-        await waiting.until(
+        await object_watch.until(
             scene.client,
             NAMESPACES,
             first,
@@ -124,7 +124,7 @@ async def test_a_namespace_with_content_does_not_pass(scene: RemovalScene, room:
     told = RemovalLog()
     async with scene.removal(told=told, awaited=True, take_along=True) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
-        await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
+        await object_watch.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
         assert not removal.progress.passed
         await release(scene, room, "theirs")
         await running
@@ -139,7 +139,7 @@ async def test_a_namespace_with_another_finalizer_does_not_pass(scene: RemovalSc
         running = tasks.create_task(removal.run())
         await told.until(HOLD)
         # Kubernetes has finished with it: its five seconds are over.
-        await waiting.until(
+        await object_watch.until(
             scene.client, NAMESPACES, room, lambda it: bool(it and not it["spec"].get("finalizers")), "finalized"
         )
         assert not removal.progress.passed
@@ -150,13 +150,15 @@ async def test_a_namespace_with_another_finalizer_does_not_pass(scene: RemovalSc
 
 async def test_a_default_service_account_with_a_finalizer_is_content(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room)
-    await waiting.until(scene.client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "created", namespace=room)
+    await object_watch.until(
+        scene.client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "created", namespace=room
+    )
     held = {"metadata": {"finalizers": [HOLD]}}
     await scene.client.patch(SERVICE_ACCOUNTS, "default", held, namespace=room)
     await scene.write()
     async with scene.removal(awaited=True) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
-        await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
+        await object_watch.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
         assert not removal.progress.passed
         await scene.client.patch(SERVICE_ACCOUNTS, "default", {"metadata": {"finalizers": None}}, namespace=room)
         await running
@@ -184,7 +186,7 @@ async def test_a_namespace_does_not_pass_while_part_of_the_api_is_unavailable(sc
         await scene.write()
         async with scene.removal(awaited=True) as removal, asyncio.TaskGroup() as tasks:
             running = tasks.create_task(removal.run())
-            await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceDeletionDiscoveryFailure")
+            await object_watch.until_true(scene.client, NAMESPACES, room, "NamespaceDeletionDiscoveryFailure")
             assert not removal.progress.passed
             await scene.client.delete(API_SERVICES, name, uid=made["metadata"]["uid"])
             await running

@@ -26,7 +26,7 @@ from unwind.api.resources import (
 from unwind.api.unwind import INVENTORIES, Entry
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
-from unwind.local.waiting import until_absent
+from unwind.kube.object_watch import until_absent
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.plane.support.removals import CLUSTER, RemovalLog, RemovalScene
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from unwind.inventory.inventories import items
-from unwind.local import waiting
+from unwind.kube import object_watch
 from unwind.members.member import RECENT, Member
 from unwind.testing.clock import START, StillClock
 from unwind.why.removal_blockers import what_blocks
@@ -52,7 +52,7 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
             return bool(it and not it.get("status", {}).get("readyReplicas"))
 
         await scene.client.patch(DEPLOYMENTS, "operator", {"spec": {"replicas": 0}}, namespace=room)
-        await waiting.until(scene.client, DEPLOYMENTS, "operator", stopped, "stopped", namespace=room)
+        await object_watch.until(scene.client, DEPLOYMENTS, "operator", stopped, "stopped", namespace=room)
         [blocker] = await blockers(scene, removal)
         assert blocker.reason == "FinalizerNotServed"
         assert blocker.actor == f"the owner of Deployment {room}/operator"
@@ -92,7 +92,7 @@ async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Rem
     async with scene.removal(told=told, take_along=True) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until(f"Namespace {room} is being deleted")
-        await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
+        await object_watch.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
         [blocker] = await blockers(scene, removal)
         assert (blocker.object, blocker.reason) == (ref, "Finalizer")
         assert f"an object in Namespace {room}: blocked by finalizer example.dev/hold" in blocker.message

@@ -31,9 +31,8 @@ from unwind.api.resources import (
 )
 from unwind.clock import SYSTEM
 from unwind.inventory.inventories import Inventories
-from unwind.kube import kubeconfig
+from unwind.kube import kubeconfig, object_watch
 from unwind.kube.client import Client
-from unwind.local import waiting
 from unwind.testing.proxy import Proxy
 
 # Among the longest: they run with the soak tests.
@@ -68,7 +67,7 @@ async def nothing_lost(scene: RemovalScene, room: str) -> None:
     assert f"ConfigMap {room}/theirs" in account["namespace"].ledger.message
     found = await scene.client.list(CONFIG_MAPS, namespace=room)
     assert {item["metadata"]["name"] for item in found} == {"theirs", "kube-root-ca.crt"}
-    await waiting.until_absent(scene.client, CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{room}.dev")
+    await object_watch.until_absent(scene.client, CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{room}.dev")
     uids = {entry.object.uid for key, entry in account.items() if key not in ("namespace", "theirs")}
     sent = Counter(deletion.uid for deletion in scene.cluster.audit.deletions() if deletion.uid in uids)
     assert sent == dict.fromkeys(uids, 1)
@@ -148,7 +147,7 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
             proxy.close()
             # What was waited for happens while nobody can hear it.
             await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
-            await waiting.until_absent(scene.client, CONFIG_MAPS, "held", namespace=room)
+            await object_watch.until_absent(scene.client, CONFIG_MAPS, "held", namespace=room)
             assert not running.done()
             proxy.reopen()
             await running

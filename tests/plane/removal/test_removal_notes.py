@@ -14,7 +14,7 @@ from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES, EntryState
 from unwind.kube.fencing import Fences
-from unwind.local.waiting import until_absent
+from unwind.kube.object_watch import until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

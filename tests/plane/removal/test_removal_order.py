@@ -21,8 +21,8 @@ from unwind.api.resources import (
     STATEFUL_SETS,
     Resource,
 )
+from unwind.kube import object_watch
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.local import waiting
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
@@ -81,7 +81,7 @@ async def test_a_load_balancer_is_waited_for_before_workloads_go(plane: Plane, s
     def addressed(it: Object | None) -> bool:
         return bool(it and it["status"]["loadBalancer"].get("ingress"))
 
-    await waiting.until(scene.client, SERVICES, "balanced", addressed, "addressed", namespace=room)
+    await object_watch.until(scene.client, SERVICES, "balanced", addressed, "addressed", namespace=room)
     assert service.uid in cloud.load_balancers
     standing: list[bool] = []
 
@@ -240,7 +240,7 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
     def bound(it: Object | None) -> bool:
         return bool(it and it.get("status", {}).get("phase") == "Bound")
 
-    await waiting.until(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", bound, "bound", namespace=room)
+    await object_watch.until(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", bound, "bound", namespace=room)
     await scene.write()
     for _ in range(2):  # the second time the claim is gone already
         told = RemovalLog()
@@ -248,7 +248,7 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
             removing = tasks.create_task(removal.run())
             await told.until(f"PersistentVolume {volume} waits for its provisioner")
             removing.cancel()
-        await waiting.until_absent(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", namespace=room)
+        await object_watch.until_absent(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", namespace=room)
     told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         removing = tasks.create_task(removal.run())

@@ -12,7 +12,7 @@ from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, VOLUMES_ANNOTATION, Reason
 from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.clock import SYSTEM
-from unwind.local import waiting
+from unwind.kube import object_watch
 
 if TYPE_CHECKING:
     from tests.plane.support.removals import RemovalScene
@@ -62,7 +62,7 @@ async def test_with_when_deleted_those_go_that_the_set_owns(scene: RemovalScene,
         return bool(it and it["metadata"].get("ownerReferences"))
 
     for name in ("data-db-0", "data-db-1"):
-        await waiting.until(scene.client, PERSISTENT_VOLUME_CLAIMS, name, owned, "owned", namespace=room)
+        await object_watch.until(scene.client, PERSISTENT_VOLUME_CLAIMS, name, owned, "owned", namespace=room)
     removal = await scene.remove()
     assert (removal.progress.removed, removal.progress.left) == (3, 1)
     assert await names_left(scene, room) == ["data-db-7"]
@@ -101,7 +101,7 @@ async def test_a_namespace_with_such_a_claim_is_kept_unless_it_takes_things_alon
     mark = {"metadata": {"labels": {OWNER_LABEL: other.owner.uid}}}
     other.enter(NAMESPACES, await scene.client.patch(NAMESPACES, room, mark))
     await other.remove(take_along=True, clock=SYSTEM)
-    await waiting.until_absent(scene.client, NAMESPACES, room)
+    await object_watch.until_absent(scene.client, NAMESPACES, room)
 
 
 async def test_an_unknown_word_deletes_nothing_until_it_is_corrected(scene: RemovalScene, room: str) -> None:

@@ -23,8 +23,8 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRETS, Resource
 from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.kube import object_watch
 from unwind.kube.errors import NotFoundError
-from unwind.local import waiting
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def served(client: Client) -> AsyncIterator[None]:
                 await client.patch(resource, left["metadata"]["name"], patch, namespace=where)
         name = f"{resource.plural}.{resource.group}"
         await objects.delete(client, CUSTOM_RESOURCE_DEFINITIONS, name)
-        await waiting.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name, within=60)
+        await object_watch.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name, within=60)
 
 
 def cache_id(name: str, subscription: str = SUBSCRIPTION) -> str:
@@ -127,7 +127,7 @@ class AzureObjects:
         return await self.client.get(resource, name, namespace=self.namespace)
 
     async def until_terminating(self, resource: Resource, name: str) -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client,
             resource,
             name,
@@ -140,7 +140,7 @@ class AzureObjects:
         return found
 
     async def until_gone(self, resource: Resource, name: str) -> None:
-        await waiting.until_absent(self.client, resource, name, namespace=self.namespace, within=60)
+        await object_watch.until_absent(self.client, resource, name, namespace=self.namespace, within=60)
 
     async def is_there(self, resource: Resource, name: str) -> bool:
         return not await objects.absent(self.client, resource, name, self.namespace)
@@ -167,7 +167,7 @@ class AzureObjects:
             yield
         finally:
             await objects.delete(self.client, DEPLOYMENTS, OPERATOR, self.namespace)
-            await waiting.until_absent(self.client, DEPLOYMENTS, OPERATOR, namespace=self.namespace, within=30)
+            await object_watch.until_absent(self.client, DEPLOYMENTS, OPERATOR, namespace=self.namespace, within=30)
 
 
 async def map_credentials(

@@ -21,12 +21,12 @@ from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry
 from unwind.external.controller import ExternalController
 from unwind.external.deletion_metrics import Measures
+from unwind.kube import object_watch
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local import waiting
 from unwind.testing import managers
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
@@ -269,7 +269,7 @@ class Buckets:
         await self.client.delete(self.resource, ref.name, uid=ref.uid, namespace=self.namespace)
 
     async def until(self, name: str, holds: Callable[[Object], bool], called: str = "as it should be") -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client,
             self.resource,
             name,
@@ -282,7 +282,7 @@ class Buckets:
         return found
 
     async def until_gone(self, name: str) -> None:
-        await waiting.until_absent(self.client, self.resource, name, namespace=self.namespace, within=30)
+        await object_watch.until_absent(self.client, self.resource, name, namespace=self.namespace, within=30)
 
     async def until_said(self, name: str, reason: str) -> Object:
         """Wait until the Ready condition has this reason, and return it."""

@@ -29,9 +29,9 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
 from unwind.kube.errors import NotFoundError
 from unwind.kube.metrics import Metrics
+from unwind.kube.object_watch import until, until_absent
 from unwind.kube.updates import revise
 from unwind.local.capi import create_cluster
-from unwind.local.waiting import until, until_absent
 from unwind.manager.health import new_registry
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client

@@ -14,8 +14,9 @@ from unwind.api.meta import manifest
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.capi import hook_protocol
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import capi, waiting
+from unwind.local import capi
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
@@ -138,6 +139,6 @@ async def say(client: Client, teardown: str, phase: str, *states: str) -> None:
 
 async def until_config(client: Client, state: Callable[[Object], bool], called: str) -> Object:
     """Our ExtensionConfig, as soon as it is so."""
-    found = await waiting.until(client, EXTENSION_CONFIGS, OURS, lambda it: it is not None and state(it), called)
+    found = await object_watch.until(client, EXTENSION_CONFIGS, OURS, lambda it: it is not None and state(it), called)
     assert found
     return found

@@ -33,8 +33,8 @@ from unwind.helm.program import Helm, HelmError
 from unwind.install.manifests import crds
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
+from unwind.kube.object_watch import until, until_true
 from unwind.local import building, tools
-from unwind.local.waiting import until, until_true
 from unwind.members.member import Member
 from unwind.removal.removal import Removal
 from unwind.testing.charts import ChartRepository

@@ -21,10 +21,10 @@ from unwind.karmada import join
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.join_objects import JoinOptions
+from unwind.kube import object_watch
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local import waiting
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Member:
 
     async def until(self, holds: Callable[[Cluster], bool], called: str = "as it should be") -> Cluster:
         """The Cluster, as soon as it is so."""
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client,
             CLUSTERS,
             self.name,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.eventually import eventually
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
-from unwind.local import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,7 +54,9 @@ async def define(client: Client, definition: Object) -> Object:
     """Create a CRD unless it exists, and return it once it is established."""
     with suppress(AlreadyExistsError):  # another test was first
         await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-    return await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
+    return await object_watch.until_true(
+        client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established"
+    )
 
 
 async def delete(

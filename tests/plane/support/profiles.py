@@ -27,9 +27,9 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
 from unwind.install.manifests import crds
+from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from unwind.kube.metrics import Metrics
-from unwind.local import waiting
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -73,7 +73,7 @@ async def serve(client: Client, groups: Iterable[str], kinds: Iterable[Resource]
             with suppress(AlreadyExistsError):  # another test was first
                 await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
                 fresh = True
-            await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+            await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
     if fresh:  # otherwise the test that created them has waited
         # All at once: a watch without objects is known to be answered only when its second is over.
         await asyncio.gather(*(eventually(partial(_watched, client, kind), f"a watch of {kind}") for kind in kinds))
@@ -246,14 +246,14 @@ class ProfileScene(MemberConfigMaps):
     async def until_profile(
         self, name: str, holds: Callable[[Object], bool], called: str = "as it should be"
     ) -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client, CLUSTER_PROFILES, self.called(name), lambda it: it is not None and holds(it), called, within=30
         )
         assert found
         return found
 
     async def until_profile_gone(self, name: str) -> None:
-        await waiting.until_absent(self.client, CLUSTER_PROFILES, self.called(name), within=30)
+        await object_watch.until_absent(self.client, CLUSTER_PROFILES, self.called(name), within=30)
 
     def summary_name(self, profile: str, cluster: str = "edge", type_: str = "sveltos") -> str:
         return f"{self.called(profile)}-{type_}-{cluster}"
@@ -279,7 +279,7 @@ class ProfileScene(MemberConfigMaps):
             return it is not None and holds(msgspec.convert(it, ClusterSummary))
 
         try:
-            found = await waiting.until(
+            found = await object_watch.until(
                 self.client,
                 CLUSTER_SUMMARIES,
                 self.summary_name(profile, cluster, type_),
@@ -304,10 +304,10 @@ class ProfileScene(MemberConfigMaps):
 
     async def until_summary_gone(self, profile: str, cluster: str = "edge", type_: str = "sveltos") -> None:
         name = self.summary_name(profile, cluster, type_)
-        await waiting.until_absent(self.client, CLUSTER_SUMMARIES, name, namespace=self.namespace, within=30)
+        await object_watch.until_absent(self.client, CLUSTER_SUMMARIES, name, namespace=self.namespace, within=30)
 
     async def until_on_member(self, name: str, holds: Callable[[Object], bool] = lambda _: True) -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.member.client,
             CONFIG_MAPS,
             name,
@@ -320,7 +320,7 @@ class ProfileScene(MemberConfigMaps):
         return found
 
     async def until_off_member(self, name: str) -> None:
-        await waiting.until_absent(self.member.client, CONFIG_MAPS, name, namespace=self.namespace, within=30)
+        await object_watch.until_absent(self.member.client, CONFIG_MAPS, name, namespace=self.namespace, within=30)
 
     async def inventories(self, uid: str) -> list[Inventory]:
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"unwind.dev/owner={uid}")

@@ -22,8 +22,8 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.concurrency import gather_limited
+from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError
-from unwind.local import waiting
 from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def put_all(client: Client, rows: Iterable[Row] = ROWS) -> None:
     await serve(client)
     with suppress(AlreadyExistsError):
         await client.create(NAMESPACES, new_object(NAMESPACES, ROOM))
-    await waiting.until(client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=ROOM)
+    await object_watch.until(client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=ROOM)
     await gather_limited((put(client, row) for row in rows), limit=_AT_ONCE)
 
 
@@ -246,7 +246,7 @@ def _bound(obj: Object) -> bool:
 
 
 async def _until(client: Client, row: Row, state: Any) -> None:
-    await waiting.until(
+    await object_watch.until(
         client, row.resource, row.name, lambda it: it is not None and state(it), row.state, namespace=room_of(row)
     )
 
@@ -263,7 +263,9 @@ async def _namespace(client: Client, row: Row) -> None:
     await client.create(NAMESPACES, new_object(NAMESPACES, row.name) | {"metadata": _metadata(row)})
     state, name = row.state, row.name
     if state.endswith("-pod"):
-        await waiting.until(client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=name)
+        await object_watch.until(
+            client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=name
+        )
         one = new_object(PODS, "one", name, spec=pod({})["spec"])
         if state == "terminating-pod":
             one["metadata"]["finalizers"] = ["example.dev/hold"]
@@ -305,7 +307,7 @@ async def _labelled_in(client: Client, state: str, namespace: str) -> None:
 async def _bind(client: Client, volume: str, namespace: str) -> None:
     claim = {"claimRef": {"namespace": namespace, "name": "one"}}
     await client.create(PERSISTENT_VOLUMES, new_object(PERSISTENT_VOLUMES, volume, spec=_volume_spec() | claim))
-    await waiting.until(
+    await object_watch.until(
         client, PERSISTENT_VOLUME_CLAIMS, "one", lambda it: bool(it and _bound(it)), "bound", namespace=namespace
     )
 
@@ -314,7 +316,7 @@ async def _lose(client: Client, volume: str, namespace: str) -> None:
     """A claim is lost when its volume is gone, which is held as long as it is bound."""
     await _begin_deletion(client, PERSISTENT_VOLUMES, volume)
     await client.patch(PERSISTENT_VOLUMES, volume, {"metadata": {"finalizers": None}})
-    await waiting.until(
+    await object_watch.until(
         client,
         PERSISTENT_VOLUME_CLAIMS,
         "one",

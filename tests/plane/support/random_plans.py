@@ -24,7 +24,7 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.unwind import Entry, EntryState
-from unwind.local.waiting import until
+from unwind.kube.object_watch import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -27,9 +27,9 @@ from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory,
 from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
+from unwind.kube import object_watch
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, NotFoundError
-from unwind.local import waiting
 from unwind.members.member import Member
 from unwind.removal.removal import Removal
 from unwind.testing.clock import StillClock
@@ -54,7 +54,7 @@ async def define_inventories(client: Client) -> None:
     [inventories] = [definition for definition in DEFINITIONS if definition.resource == INVENTORIES]
     definition = inventories.custom_resource_definition()
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
-    await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
+    await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
     await until_served(client, INVENTORIES)
 
 
@@ -167,7 +167,7 @@ class RemovalScene:
         def ready(it: Object | None) -> bool:
             return bool(it and it.get("status", {}).get("readyReplicas") == replicas)
 
-        await waiting.until(self.client, DEPLOYMENTS, name, ready, "ready", namespace=namespace)
+        await object_watch.until(self.client, DEPLOYMENTS, name, ready, "ready", namespace=namespace)
         return ref
 
     async def definition(self, group: str, *, scope: str = "Namespaced", owned: bool = True, **more: Any) -> Resource:
@@ -301,7 +301,7 @@ def stateful_set(room: str, name: str, *, replicas: int) -> Object:
 
 async def until_claimed(client: Client, room: str, name: str) -> Object:
     """A claim, as soon as it is there."""
-    found = await waiting.until(
+    found = await object_watch.until(
         client, PERSISTENT_VOLUME_CLAIMS, name, lambda it: it is not None, "made", namespace=room
     )
     assert found

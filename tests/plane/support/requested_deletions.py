@@ -38,12 +38,12 @@ from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
 from unwind.install.rivals import alive
 from unwind.inventory.inventories import Inventories
+from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.kube.finalizers import discard
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
-from unwind.local import waiting
 from unwind.manager.health import new_registry
 from unwind.preview.expected_refusals import refusals
 from unwind.teardown.manifests import REQUESTS
@@ -151,7 +151,7 @@ class Room:
         def made_all(it: Object | None) -> bool:
             return bool(it and it.get("status", {}).get("replicas", 0) == replicas)
 
-        await waiting.until(self.client, DEPLOYMENTS, name, made_all, "scaled up", namespace=self.name)
+        await object_watch.until(self.client, DEPLOYMENTS, name, made_all, "scaled up", namespace=self.name)
         return made
 
     async def service(self, name: str, **spec: Any) -> Object:
@@ -197,7 +197,7 @@ class Room:
         def look(it: Object | None) -> bool:
             return it is not None and state(msgspec.convert(it, Teardown))
 
-        found = await waiting.until(self.client, TEARDOWNS, f"request-{self.uids[target]}", look, called)
+        found = await object_watch.until(self.client, TEARDOWNS, f"request-{self.uids[target]}", look, called)
         return msgspec.convert(found, Teardown)
 
     async def ask(self, resource: Resource, name: str, key: str, *, max_objects: int | None = None) -> Teardown:

@@ -28,8 +28,8 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CONFIG_MAPS, LEASES, NAMESPACES, Resource
 from unwind.api.rights import HOME
+from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ async def a_profile_of_a_namespace_reaches_no_cluster_of_another(it: Stage) -> N
         "policyRefs": [{"kind": "ConfigMap", "name": "evil", "namespace": it.namespace}],
     }
     await it.tenant.create(kind, new_object(kind, "evil", it.namespace, spec=wanted))
-    found = await waiting.until(
+    found = await object_watch.until(
         victim.client,
         kind,
         "evil",

@@ -26,7 +26,7 @@ from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local.waiting import until, until_absent
+from unwind.kube.object_watch import until, until_absent
 from unwind.manager.health import new_registry
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords

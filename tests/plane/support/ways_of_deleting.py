@@ -24,8 +24,8 @@ from unwind.deleters.registry import installed
 from unwind.helm.program import Helm
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import NotFoundError
+from unwind.kube.object_watch import until_absent
 from unwind.local import building, tools
-from unwind.local.waiting import until_absent
 from unwind.teardown.requests import request
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting

@@ -27,8 +27,8 @@ from unwind.api.resources import (
 )
 from unwind.certificates import Authority
 from unwind.clock import SYSTEM
-from unwind.kube import discovery
-from unwind.local import tools, waiting
+from unwind.kube import discovery, object_watch
+from unwind.local import tools
 from unwind.members.members import Members
 from unwind.protection.policies import policies
 from unwind.why.answers import Effect
@@ -105,7 +105,7 @@ class Asker:
 
     async def until_gone(self, resource: Resource, name: str, *, namespace: str | None = None) -> None:
         where = (namespace or self.namespace) if resource.namespaced else None
-        await waiting.until_absent(self.client, resource, name, namespace=where, within=_LONG)
+        await object_watch.until_absent(self.client, resource, name, namespace=where, within=_LONG)
 
     async def until_deletable(self, resource: Resource, obj: Object) -> None:
         """Return when its deletion is not refused any more."""

@@ -14,7 +14,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.local import waiting
+from unwind.kube import object_watch
 
 if TYPE_CHECKING:
     from tests.plane.support.why_answers import Asker
@@ -76,7 +76,7 @@ async def ready(asker: Asker, app: str) -> None:
     def runs(it: Object | None) -> bool:
         return bool(it and it.get("status", {}).get("readyReplicas"))
 
-    await waiting.until(asker.client, DEPLOYMENTS, app, runs, "ready", namespace="why")
+    await object_watch.until(asker.client, DEPLOYMENTS, app, runs, "ready", namespace="why")
 
 
 async def node(asker: Asker, name: str, *, ready: str = "True") -> None:

@@ -18,9 +18,9 @@ from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.karmada.work_controller import WorkController
+from unwind.kube import object_watch
 from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
-from unwind.local import waiting
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 
@@ -108,7 +108,7 @@ class WorkSite:
             await self.client.delete(WORKS, name, uid=found["metadata"]["uid"], namespace=self.member.execution)
 
     async def until(self, name: str, holds: Callable[[Work], bool], called: str = "as it should be") -> Work:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.client,
             WORKS,
             name,
@@ -125,12 +125,12 @@ class WorkSite:
 
     async def until_gone(self, *names: str) -> None:
         for name in names:
-            await waiting.until_absent(self.client, WORKS, name, namespace=self.member.execution, within=60)
+            await object_watch.until_absent(self.client, WORKS, name, namespace=self.member.execution, within=60)
 
     async def until_there(
         self, name: str, holds: Callable[[Object], bool] = lambda _: True, resource: Resource = CONFIG_MAPS
     ) -> Object:
-        found = await waiting.until(
+        found = await object_watch.until(
             self.member.cluster.client,
             resource,
             name,
@@ -143,7 +143,7 @@ class WorkSite:
         return found
 
     async def until_not_there(self, name: str) -> None:
-        await waiting.until_absent(self.member.cluster.client, CONFIG_MAPS, name, namespace=self.there, within=60)
+        await object_watch.until_absent(self.member.cluster.client, CONFIG_MAPS, name, namespace=self.there, within=60)
 
     async def get(self, name: str) -> Object:
         return await self.member.cluster.client.get(CONFIG_MAPS, name, namespace=self.there)

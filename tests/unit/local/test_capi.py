@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from unwind.errors import UnwindError
+from unwind.kube.object_watch import conditions_text, has_condition
 from unwind.local import stubs
 from unwind.local.capi import _read, manager
 from unwind.local.plane_programs import ClusterFiles
-from unwind.local.waiting import account, is_true
 
 
 def flags(*, rate_limited: bool = False) -> dict[str, str]:
@@ -51,11 +51,11 @@ def test_the_account_of_an_object_is_one_line() -> None:
     other = {"type": "InfrastructureReady", "status": "False", "reason": "X", "message": "no"}
     cluster = {"status": {"conditions": [available, other]}}
     told = "Available is False (NotAvailable): * InfrastructureReady: no * ControlPlaneAvailable: no"
-    assert account(cluster, "Available") == told
-    assert account(cluster, "Missing") == f"{told}; InfrastructureReady is False (X): no"
-    assert account(None) == "it does not exist"
+    assert conditions_text(cluster, "Available") == told
+    assert conditions_text(cluster, "Missing") == f"{told}; InfrastructureReady is False (X): no"
+    assert conditions_text(None) == "it does not exist"
 
 
 def test_conditions_that_are_null_are_not_true() -> None:
-    assert not is_true({"status": {"conditions": None}}, "Established")
-    assert not is_true(None, "Established")
+    assert not has_condition({"status": {"conditions": None}}, "Established")
+    assert not has_condition(None, "Established")
