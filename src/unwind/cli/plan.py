@@ -32,11 +32,9 @@ from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
 from unwind.preview.cluster_preview import foresee
-from unwind.render.dot import dot
-from unwind.render.mermaid import mermaid
+from unwind.render.graphs import dot, mermaid
 from unwind.render.picture import of_plan
-from unwind.render.png import png
-from unwind.render.svg import svg
+from unwind.render.svg import png, svg
 from unwind.render.text import counted
 
 if TYPE_CHECKING:

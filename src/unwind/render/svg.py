@@ -1,4 +1,4 @@
-"""Render a picture as SVG, for light and dark backgrounds, with full texts as tooltips (pure)."""
+"""Render a picture as SVG, for light and dark backgrounds, with full texts as tooltips, and an SVG as PNG."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 from unwind.api.unwind import StepState
+from unwind.errors import UnwindError
 from unwind.render import text
-from unwind.render.cards import BAR, GAP, LINE, MEANINGS, PADDING, SMALL, STRIPE
-from unwind.render.layout import MARGIN, Layout, laid_out
-from unwind.render.styles import EFFORTS, stylesheet
+from unwind.render.layout import BAR, GAP, LINE, MARGIN, MEANINGS, PADDING, SMALL, STRIPE, Layout, laid_out
+from unwind.render.styles import EFFORTS, FONTS, stylesheet
 from unwind.render.text import counted
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from unwind.render.styles import Theme
 
 _LEAST = 720.0
+# Rendering this size uses about 200 MB.
+_MOST_PIXELS = 48_000_000
+_SIZE = re.compile(r'<svg[^>]* width="(\d+)" height="(\d+)"')
+
+
+_PROBE = (
+    f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text y="9" font-family="{FONTS}">%s</text></svg>'
+)
+
+
 """The minimal width, for title and legend."""
 _HEAD = 92.0
 _PROGRESS = 26.0
@@ -259,3 +269,31 @@ def _text(x: float, y: float, look: str, said: str, *, anchor: str = "") -> str:
 def _clean(said: str) -> str:
     # XML cannot represent control characters, not even escaped.
     return escape(_CONTROL.sub(" ", said))
+
+
+def png(svg: str, *, scale: float = 2) -> bytes:
+    """The bytes of a PNG, `scale` times the size; smaller if it would be too large for common programs."""
+    size = _SIZE.search(svg)
+    if size:
+        pixels = int(size[1]) * int(size[2])
+        scale = min(scale, (_MOST_PIXELS / max(1, pixels)) ** 0.5)
+    try:
+        if _drawn(_PROBE % "x") == _drawn(_PROBE % ""):
+            # Without a font the picture would have no text.
+            raise UnwindError(
+                "cannot render PNG: no font is installed", remedy="use -o svg, or install the DejaVu fonts"
+            )
+        return _drawn(svg, scale)
+    except ValueError as error:
+        raise UnwindError(f"cannot render PNG: {error}", remedy="use -o svg") from error
+
+
+def _drawn(svg: str, scale: float = 1) -> bytes:
+    # Other commands do not wait for this import.
+    try:
+        import resvg_py  # noqa: PLC0415
+    except ImportError as error:
+        raise UnwindError(
+            f"cannot draw a PNG: {error}", remedy="use SVG, or install the extra: pip install 'kube-unwind[png]'"
+        ) from error
+    return resvg_py.svg_to_bytes(svg_string=svg, zoom=scale)

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unwind.api.unwind import Effort, StepState
-from unwind.render.collapse import collapsed
-from unwind.render.picture import kind
+from unwind.render.picture import collapsed, kind
 from unwind.render.text import counted
 
 if TYPE_CHECKING:

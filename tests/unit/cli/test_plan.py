@@ -18,8 +18,7 @@ from unwind.planning.blast_radius import blast_radius
 from unwind.preview.cloud_resources import BoundVolume
 from unwind.preview.object_preview import Foreseen
 from unwind.removal.deletion_scope import Told
-from unwind.render.dot import dot
-from unwind.render.mermaid import mermaid
+from unwind.render.graphs import dot, mermaid
 from unwind.render.svg import svg
 
 if TYPE_CHECKING:

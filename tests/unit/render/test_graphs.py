@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from tests.unit.render.pictures import P, box, huge, picture, planned, under_way
-from unwind.render.collapse import direct
-from unwind.render.dot import dot
-from unwind.render.mermaid import mermaid
+from unwind.render.graphs import dot, mermaid
+from unwind.render.picture import direct
 
 
 def test_dot_has_every_step_once_in_its_wave_and_every_arrow() -> None:

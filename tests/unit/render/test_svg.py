@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.unit.render.pictures import BLOCKED, P, any_picture, box, chain, huge, picture, planned, under_way, wide
-from unwind.render.cards import ROOM, SMALL, TITLE
-from unwind.render.layout import laid_out
+from unwind.render.layout import ROOM, SMALL, TITLE, laid_out
 from unwind.render.styles import DARK, LIGHT, Palette
 from unwind.render.svg import svg
 from unwind.render.text import width

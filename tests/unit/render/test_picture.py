@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 
 from tests.unit.render.pictures import P, any_picture, box, chain, huge, picture, wide
-from unwind.render.collapse import MOST_BOXES, MOST_COLUMNS, collapsed, direct
+from unwind.render.picture import MOST_BOXES, MOST_COLUMNS, collapsed, direct
 
 if TYPE_CHECKING:
     from unwind.render.picture import Picture
