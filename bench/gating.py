@@ -53,8 +53,7 @@ from unwind.kube.client import Client
 from unwind.local.golang import find_go
 from unwind.local.plane import running
 from unwind.members import targets
-from unwind.server import addresses
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.routes import Request, Response, Route
 from unwind.server.tls import Tls
 from unwind.teardown.signatures import RecordKeys
@@ -309,13 +308,13 @@ async def serve(pair: KeyPair, path: Path) -> None:
         listener = Listener(
             "https", [Route(path="/constant", name="constant", handler=constant), *gate.routes()], tls=Tls(pair)
         )
-        listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+        listening = bind(Address("127.0.0.1", 0), option="")
         async with asyncio.TaskGroup() as group:
             following = group.create_task(caches.run())
             await asyncio.gather(caches.summaries.until_synced(), caches.teardowns.until_synced())
             assert len(caches.teardowns.cache) == CLUSTERS_MADE
             await listener.open(listening)
-            print(addresses.of(listening), flush=True)
+            print(address_of(listening), flush=True)
             await asyncio.to_thread(sys.stdin.read)
             following.cancel()
 

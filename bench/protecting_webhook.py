@@ -40,8 +40,7 @@ from unwind.protection.manifests import configuration
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.reports import DenialReporter
 from unwind.protection.webhook import ProtectionWebhook
-from unwind.server import addresses
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.routes import Request, Response, Route
 from unwind.server.tls import Tls
 from unwind.testing.managers import manager_kubeconfig
@@ -282,11 +281,11 @@ async def serve(pair: KeyPair, path: Path) -> None:
         )
         routes = [Route(path="/constant", name="constant", handler=constant), *webhook.routes()]
         listener = Listener("https", routes, tls=Tls(pair))
-        listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+        listening = bind(Address("127.0.0.1", 0), option="")
         async with asyncio.TaskGroup() as group:
             following = group.create_task(caches.run())
             await listener.open(listening)
-            print(addresses.of(listening), flush=True)
+            print(address_of(listening), flush=True)
             await asyncio.to_thread(sys.stdin.read)
             following.cancel()
 

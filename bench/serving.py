@@ -33,8 +33,7 @@ import uvloop
 from bench.ratios import RUNS, Ratio
 from unwind.certificates import Authority, KeyPair
 from unwind.local.golang import find_go
-from unwind.server import addresses
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.routes import Request, Response, Route
 from unwind.server.tls import Tls
 
@@ -140,9 +139,9 @@ async def serve(pair: KeyPair) -> None:
         Route(path="/waiting", name="waiting", handler=waiting),
     ]
     listener = Listener("https", routes, tls=Tls(pair))
-    listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+    listening = bind(Address("127.0.0.1", 0), option="")
     await listener.open(listening)
-    print(addresses.of(listening), flush=True)
+    print(address_of(listening), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
 

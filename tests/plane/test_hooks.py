@@ -36,9 +36,9 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.object_watch import until_absent
-from unwind.server import addresses, path_segments
+from unwind.server import path_segments
 from unwind.server.certificate_secret import NAME
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.path_keys import NAME as PATHS
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.managers import manager_client
@@ -179,7 +179,7 @@ async def gate(
 
     `plugins`: packages of rules.
     """
-    listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+    listening = bind(Address("127.0.0.1", 0), option="")
     async with AsyncExitStack() as stack:
         own, follows = [
             await stack.enter_async_context(manager_client(client, home)) for client in (reading, following)
@@ -208,7 +208,7 @@ async def gate(
             if run:
                 await asyncio.gather(caches.summaries.until_synced(), caches.teardowns.until_synced())
             try:
-                yield Caller(f"http://{addresses.of(listening)}", session, caches)
+                yield Caller(f"http://{address_of(listening)}", session, caches)
             finally:
                 reporting.cancel()
                 if task:

@@ -50,8 +50,7 @@ from unwind.protection.manifests import configuration, protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.reports import DenialReporter
 from unwind.protection.webhook import ProtectionWebhook
-from unwind.server import addresses
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
@@ -102,12 +101,12 @@ async def answering(cluster: LocalCluster, *, counting: bool = True) -> AsyncIte
             reporter=DenialReporter(registry=registry, recorder=recorder),
         )
         listener = Listener("https", webhook.routes(), tls=Tls(pair))
-        listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+        listening = bind(Address("127.0.0.1", 0), option="")
         await listener.open(listening)
         running = [group.create_task(part.run()) for part in (caches if counting else caches.guards, recorder)]
         try:
             bundle = base64.b64encode(authority.certificate).decode()
-            yield Guarded(cluster, caches, registry, str(addresses.of(listening)), bundle)
+            yield Guarded(cluster, caches, registry, str(address_of(listening)), bundle)
         finally:
             for task in running:
                 task.cancel()

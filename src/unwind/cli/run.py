@@ -18,7 +18,7 @@ from unwind.errors import UsageError
 from unwind.manager import feature_gates as features
 from unwind.manager import process
 from unwind.manager.process import ManagerOptions
-from unwind.server import addresses
+from unwind.server import listener
 
 File = Path | None
 
@@ -119,8 +119,8 @@ def run(
         kubeconfig=kubeconfig,
         context=context,
         namespace=namespace,
-        listen=addresses.parse(listen, option="--listen"),
-        metrics_listen=addresses.parse(metrics_listen, option="--metrics-listen"),
+        listen=listener.parse_address(listen, option="--listen"),
+        metrics_listen=listener.parse_address(metrics_listen, option="--metrics-listen"),
         roles=_roles(roles),
         features=features.parse(feature_gates),
         tls_cert=tls_cert,

@@ -37,16 +37,13 @@ from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import described
-from unwind.server import addresses, certificate_files
-from unwind.server.addresses import Address
 from unwind.server.ca_bundles import CABundleController
-from unwind.server.certificate_files import CertificateFiles, Watched
 from unwind.server.certificate_secret import SharedCertificate
-from unwind.server.listener import Limits, Listener, RequestMetrics
+from unwind.server.listener import Address, Limits, Listener, RequestMetrics, address_of, bind
 from unwind.server.manager_names import SERVICE
 from unwind.server.path_keys import SharedPathKeys
 from unwind.server.path_segments import Segments
-from unwind.server.tls import Tls
+from unwind.server.tls import CertificateFiles, Tls, WatchedFiles, read_files
 from unwind.teardown.records import KEEP
 from unwind.teardown.step_removers import BEST_EFFORT
 
@@ -253,18 +250,20 @@ class _Process:
         bundles = CABundleController(client, ca_bundle_targets, self._segments)
         self._parts.append(bundles)
         if path := self._options.client_ca:
-            [callers] = await asyncio.to_thread(certificate_files.read, [path], option="--client-ca")
+            [callers] = await asyncio.to_thread(read_files, [path], option="--client-ca")
             try:
                 x509.load_pem_x509_certificates(callers)
             except ValueError as error:
                 raise UnwindError(
                     f"cannot use {path}: it contains no certificate", remedy="check --client-ca"
                 ) from error
-            watched.append(Watched("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
+            watched.append(WatchedFiles("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
         if self._options.tls_cert and self._options.tls_key:
             paths = (self._options.tls_cert, self._options.tls_key)
-            pair = KeyPair(*await asyncio.to_thread(certificate_files.read, paths, option="--tls-cert and --tls-key"))
-            watched.append(Watched("--tls-cert and --tls-key", paths, lambda contents: tls.show(KeyPair(*contents))))
+            pair = KeyPair(*await asyncio.to_thread(read_files, paths, option="--tls-cert and --tls-key"))
+            watched.append(
+                WatchedFiles("--tls-cert and --tls-key", paths, lambda contents: tls.show(KeyPair(*contents)))
+            )
         else:
             shared = SharedCertificate(client, namespace=self._options.namespace, hosts=_hosts(self._options))
             pair, bundle = await shared.obtain()
@@ -286,7 +285,7 @@ class _Process:
         return tls
 
     def _take(self, address: Address, option: str) -> socket.socket:
-        listening = addresses.listen(address, option=option)
+        listening = bind(address, option=option)
         self._stack.callback(listening.close)
         return listening
 
@@ -294,7 +293,7 @@ class _Process:
         await listener.open(listening)
         self._requests.watch(listener)
         self._stack.push_async_callback(listener.close, grace=0.5)
-        log.info("listening", listener=listener.name, address=str(addresses.of(listening)))
+        log.info("listening", listener=listener.name, address=str(address_of(listening)))
 
 
 class _Version(msgspec.Struct, rename="camel"):

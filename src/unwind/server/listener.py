@@ -1,10 +1,12 @@
-"""The HTTPS listener: a socket, its connections, and their shared limits."""
+"""The HTTPS listener: its address and socket, its connections, and their shared limits."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
+import socket
 import time
 from bisect import bisect_left
 from collections import deque
@@ -16,11 +18,11 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from unwind.errors import UnwindError, UsageError
 from unwind.server.connection import ConnectionState, ServerConnection
 from unwind.server.path_segments import segment
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable, Iterator
 
     from prometheus_client.core import Metric
@@ -29,10 +31,68 @@ if TYPE_CHECKING:
     from unwind.server.routes import Route
     from unwind.server.tls import Tls
 
-
 # Resource limits of a listener, which keep callers from harming each other.
 
 _MIB = 1 << 20
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A host, as IP address or name, and a port; port 0 selects a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is the wildcard address."""
+        return self.host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
+
+
+def parse_address(text: str, *, option: str) -> Address:
+    """Parse the value of an option. Raises UsageError."""
+    host, colon, port = text.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not bracketed):
+        raise UsageError(f"invalid {option} {text!r}", remedy="use HOST:PORT, such as 0.0.0.0:9443 or [::1]:9443")
+    return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - a webhook is called from elsewhere
+
+
+def bind(address: Address, *, option: str) -> socket.socket:
+    """A socket bound to the address. Raises UnwindError."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise UnwindError(
+            f"cannot resolve host {address.host!r} of {option}: {error.strerror}",
+            remedy="use an address of this machine, or 0.0.0.0 for all",
+        ) from error
+    family, _, _, _, where = found[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(1024)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        remedies = {
+            errno.EADDRINUSE: f"stop the process that listens there, or choose another port with {option}",
+            errno.EACCES: f"choose a port above 1023 with {option}",
+            errno.EADDRNOTAVAIL: "use an address of this machine, or 0.0.0.0 for all",
+        }
+        raise UnwindError(
+            f"cannot listen on {address}: {error.strerror}", remedy=remedies.get(error.errno or 0, "")
+        ) from error
+    return listening
+
+
+def address_of(listening: socket.socket) -> Address:
+    """The address of a listening socket, with its actual port."""
+    host, port, *_ = listening.getsockname()
+    return Address(host, port)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,7 @@ from unwind.capi import hook_protocol
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.transport import ServerAnswer
-from unwind.server import addresses
-from unwind.server.listener import Listener
+from unwind.server.listener import Address, Listener, address_of, bind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -143,18 +142,18 @@ async def test_no_body_over_the_wire_does(number: int) -> None:
     print(f"seed {seed}")
     bodies, chance = bodies_from(seed), random.Random(seed)
     listener = Listener("hooks", keeper().asking.routes())
-    listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+    listening = bind(Address("127.0.0.1", 0), option="")
     await listener.open(listening)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(4):
-                group.create_task(_call(addresses.of(listening), bodies, chance, number // 4))
+                group.create_task(_call(address_of(listening), bodies, chance, number // 4))
     finally:
         await listener.close(grace=0.5)
         listening.close()
 
 
-async def _call(address: addresses.Address, bodies: Bodies, chance: random.Random, number: int) -> None:
+async def _call(address: Address, bodies: Bodies, chance: random.Random, number: int) -> None:
     reader, writer = await asyncio.open_connection(address.host, address.port)
     for _ in range(number):
         (_, sent), path = bodies.next(), chance.choice(PATHS)

@@ -13,8 +13,7 @@ from blockbuster import blockbuster_ctx
 from tests.eventually import eventually
 from tests.unit.server.calling import Caller, serving
 from unwind.certificates import Authority, KeyPair
-from unwind.server.certificate_files import CertificateFiles, Watched
-from unwind.server.tls import Tls
+from unwind.server.tls import CertificateFiles, Tls, WatchedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +157,7 @@ async def test_nothing_blocks_the_loop_while_requests_and_certificates_come(tmp_
     tls = Tls(first)
     with blockbuster_ctx():
         files = CertificateFiles(
-            [Watched("--tls-cert", paths, lambda contents: tls.show(KeyPair(*contents)))], interval=0.01
+            [WatchedFiles("--tls-cert", paths, lambda contents: tls.show(KeyPair(*contents)))], interval=0.01
         )
         running = asyncio.ensure_future(files.run())
         async with serving(tls=tls) as served:
@@ -194,7 +193,7 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
         await eventually(lambda: len(tried) >= count, f"{count} attempts")
 
     write(first)
-    files = CertificateFiles([Watched("--tls-cert", paths, use)], interval=0.02)
+    files = CertificateFiles([WatchedFiles("--tls-cert", paths, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
     await until(1)
     paths[1].write_bytes(second.key)
@@ -214,7 +213,7 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
     link.symlink_to("0")
     mounted = (link / "tls.crt", link / "tls.key")
     running.cancel()
-    files = CertificateFiles([Watched("--tls-cert", mounted, use)], interval=0.02)
+    files = CertificateFiles([WatchedFiles("--tls-cert", mounted, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
     await until(4)
     fresh = tmp_path / "fresh"
