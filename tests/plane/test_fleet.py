@@ -24,9 +24,8 @@ from unwind.members.member import RECENT
 from unwind.members.members import LINGER, Members
 from unwind.members.targets import AddonTarget
 from unwind.testing.clock import StillClock
-from unwind.testing.intercepting import Interceptor
-from unwind.testing.proxy import Proxy
-from unwind.testing.scripting import checkpoint
+from unwind.testing.proxy import Interceptor, Proxy
+from unwind.testing.scripts import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

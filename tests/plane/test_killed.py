@@ -19,8 +19,8 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.kube.errors import NotFoundError
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.intercepting import Interceptor
 from unwind.testing.managers import manager_connection
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,8 +16,8 @@ from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.unwind import Phase
 from unwind.kube.errors import NotFoundError
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.intercepting import Interceptor
 from unwind.testing.managers import manager_connection
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from pathlib import Path

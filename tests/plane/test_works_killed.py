@@ -20,8 +20,8 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES
 from unwind.kube.client import Client
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.intercepting import Interceptor
 from unwind.testing.managers import manager_connection
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from unwind.testing.clock import StillClock
 from unwind.testing.contexts import context, memo
-from unwind.testing.crashing import Life
+from unwind.testing.crashes import Life
 from unwind.testing.objects import Objects
-from unwind.testing.proving import Proof, prove_idempotent, prove_patient
-from unwind.testing.scripting import Script, checkpoint, interruptible
-from unwind.testing.worlds import World
+from unwind.testing.proofs import Proof, World, prove_idempotent, prove_patient
+from unwind.testing.scripts import Script, checkpoint, interruptible
 
 __all__ = [
     "Life",

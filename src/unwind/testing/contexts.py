@@ -10,7 +10,7 @@ from unwind.deleters.memo import Memo
 from unwind.deleters.references import Resolver
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
-from unwind.testing.scripting import checkpoint, interruptible
+from unwind.testing.scripts import checkpoint, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

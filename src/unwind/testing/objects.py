@@ -24,7 +24,7 @@ from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.transport import ServerAnswer
 from unwind.kube.watches import Absence, Changes, Subscription, Watches
 from unwind.testing.clock import StillClock
-from unwind.testing.scripting import checkpoint
+from unwind.testing.scripts import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping

@@ -13,7 +13,7 @@ from tests.plane.support.removals import RemovalLog, RemovalScene
 from unwind.api.resources import CONFIG_MAPS
 from unwind.clock import SYSTEM
 from unwind.kube.client import Client
-from unwind.testing.intercepting import Interceptor
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from unwind.kube.kubeconfig import ClusterConnection

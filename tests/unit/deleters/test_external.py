@@ -19,9 +19,8 @@ from unwind.deleters.registry import EXTERNAL_SCOPE
 from unwind.kube.absence import Presence, Sighting
 from unwind.testing.contexts import context
 from unwind.testing.objects import Objects
-from unwind.testing.proving import prove_idempotent
-from unwind.testing.scripting import interruptible
-from unwind.testing.worlds import World
+from unwind.testing.proofs import World, prove_idempotent
+from unwind.testing.scripts import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

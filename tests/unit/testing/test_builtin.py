@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from unwind import DeleteContext
     from unwind.api.resources import Resource
     from unwind.kube.watches import Changes
-    from unwind.testing.scripting import Turn
+    from unwind.testing.scripts import Turn
 
 
 def config(name: str, **metadata: Any) -> dict[str, Any]:

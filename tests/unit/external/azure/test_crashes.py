@@ -16,8 +16,7 @@ from unwind.external.azure.deleters import azure_operator_away, cancel_subscript
 from unwind.external.azure.end import ArmEnd
 from unwind.external.azure.vaults import purge_vault
 from unwind.testing.arm import Arm, Style
-from unwind.testing.proving import prove_idempotent, prove_patient
-from unwind.testing.worlds import World
+from unwind.testing.proofs import World, prove_idempotent, prove_patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

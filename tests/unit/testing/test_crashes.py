@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from unwind.testing.crashing import Died, Life
+from unwind.testing.crashes import Died, Life
 
 
 async def test_nothing_runs_in_what_was_abandoned_not_even_finally() -> None:

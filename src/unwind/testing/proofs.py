@@ -1,10 +1,12 @@
-"""A world for proofs, in which one object is deleted: run, interrupted, resumed."""
+"""Proofs for deleters: a world in which one object is deleted, interrupted and resumed, and what must hold in it."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import inspect
+from itertools import count
+from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +14,7 @@ import msgspec
 from unwind.api.names import Finalizer
 from unwind.deleters.attempt import Waiting, attempt, enter
 from unwind.deleters.kubernetes import KubernetesEnd
-from unwind.deleters.outcomes import Gone, Kept
+from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registration import Kinds, Registration, registrations
 from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
@@ -21,11 +23,12 @@ from unwind.kube.client import Object
 from unwind.kube.errors import NotFoundError
 from unwind.testing.clock import StillClock
 from unwind.testing.contexts import context
+from unwind.testing.crashes import Died, Life
 from unwind.testing.objects import Objects
-from unwind.testing.scripting import Script, ScriptedEnd, checkpoint
+from unwind.testing.scripts import Script, ScriptedEnd, checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.fields import Unknown
@@ -35,13 +38,16 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Event, Outcome
     from unwind.kube.client import Client
     from unwind.kube.watches import Watches
-    from unwind.testing.crashing import Life
 
 # How many turns other tasks get before an event counts as one that never happens.
 _TURNS = 10
 
 
 Picture = tuple[Any, dict[str, Object] | None]
+ENTRIES = 25
+STANDSTILL = 30.0
+
+
 """The state of a world: the result of `state`, and the remaining objects."""
 
 
@@ -251,3 +257,158 @@ def _links(it: Any) -> list[Registration]:
         name = kind.__name__.lower().replace("_", "-").strip("-")[:32]
         return [Registration(name=name, kinds=(Kinds("*", "*"),), delete=delete, source="test")]
     return [msgspec.structs.replace(marked, delete=delete)] if isinstance(marked, Registration) else []
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """The result of a proof."""
+
+    end: Gone | Kept
+    """The outcome of the deletion, the same in every run."""
+    state: Any
+    """The final result of `state`, the same in every run. Assert yourself that it is the expected one."""
+    objects: dict[str, Object] | None
+    """The remaining objects by path; None if they are on a real server."""
+    crashes: tuple[str, ...]
+    """The places of the crashes, each once."""
+
+
+async def prove_idempotent(
+    fresh: Callable[[], World | Awaitable[World]], *, entries: int = ENTRIES, standstill: float = STANDSTILL
+) -> Proof:
+    """Raise AssertionError unless the deletion has the same outcome and final state wherever it crashes.
+
+    It runs to its end once. Then, each time in a fresh world, it crashes at its first await, its second, and so on to
+    the last, resumes with only what was saved, and runs to the end; and then once more after the end. `fresh` creates a
+    world and is called for every run. `entries`: how often the chain may run before it counts as endless; `standstill`:
+    real seconds after which an await counts as hanging.
+    """
+    world = await _made(fresh)
+    async with Life() as life:
+        try:
+            expected = await world.finish(life, entries=entries, within=standstill)
+        except Stuck as stuck:
+            raise AssertionError(f"without a crash: {stuck}") from None
+    picture = await world.picture()
+    await _the_same(world, expected, picture, "run once more after the end", entries, standstill)
+
+    crashes = []
+    for n in count(1):
+        world = await _made(fresh)
+        async with Life(dies_at=n) as life:
+            try:
+                end = await world.finish(life, entries=entries, within=standstill)
+            except Died:
+                where = world.where(life)
+                told = f"crashed at {where} (await number {n}), then resumed"
+                await _the_same(world, expected, picture, told, entries, standstill)
+                await _the_same(world, expected, picture, f"{told}, and once more after the end", entries, standstill)
+                crashes.append(where)
+                continue
+            except Stuck as stuck:
+                raise AssertionError(f"without a crash, in a fresh world: {stuck}") from None
+        await _compare(world, expected, picture, end, "run in a fresh world")
+        break
+    return Proof(expected, *picture, tuple(crashes))
+
+
+async def prove_patient(
+    fresh: Callable[[], World | Awaitable[World]],
+    *,
+    kept: bool = False,
+    entries: int = ENTRIES,
+    standstill: float = STANDSTILL,
+) -> None:
+    """Raise AssertionError unless the deleters return Gone only after `next` has, so that no finalizer is removed
+    early.
+
+    Instead of `next` they get every way in which a deletion can be incomplete: none of them may result in Gone or Kept.
+    Then they get Gone: the result must be Gone, or with `kept` a Kept.
+    """
+    for unfinished in (
+        Again("it is still there", after=1),
+        RuntimeError("the server is on fire"),
+        TransientError("not now"),
+        PermanentError("not ever"),
+        asyncio.CancelledError(),
+    ):
+        world = await _made(fresh)
+        script = Script(unfinished)
+        world.script(script)
+        await _stays(world, script, unfinished, entries, standstill)
+    world = await _made(fresh)
+    script = Script(Gone("as scripted"))
+    world.script(script)
+    async with Life() as life:
+        try:
+            end = await world.finish(life, entries=entries, within=standstill)
+        except Stuck as stuck:
+            raise AssertionError(f"next returned Gone, but {stuck}") from None
+    if isinstance(end, Kept) and script.calls and not kept:
+        raise AssertionError(f"next returned Gone, but the result is {end!r}")
+
+
+async def _stays(world: World, script: Script, unfinished: BaseException, entries: int, standstill: float) -> None:
+    """Run the chain a few times while its end is never reached."""
+    told, said = f"next raised {unfinished!r}", ""
+    async with Life() as life:
+        for _ in range(entries):
+            calls = len(script.calls)
+            try:
+                result = await life.live(attempt(world.enter(believing=False)), within=standstill)
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current and current.cancelling():
+                    raise  # this task itself was cancelled
+                return  # it passed the cancellation on
+            except TimeoutError:
+                raise AssertionError(f"{told}, and the deleter hangs at {world.where(life)}") from None
+            if isinstance(result, Gone):
+                how = told if len(script.calls) > calls else "next was not called"
+                told = f"the deleter returned {result!r} although {how}: the finalizer would be removed too early"
+                raise AssertionError(told)  # noqa: TRY004 - no type is wrong
+            if isinstance(result, Kept):
+                if not script.calls:
+                    return  # it never meant to delete it
+                raise AssertionError(
+                    f"{told}, and the deleter returned {result!r}: the finalizer would be removed too early"
+                )
+            said = result.reason if isinstance(result, Waiting) else result.message
+            if len(script.calls) > 1:
+                return  # it reached the end twice, without a result
+            try:
+                await world.pause(result)
+            except Stuck as stuck:
+                raise AssertionError(f"{told}: {stuck}") from None
+    if not script.calls:
+        raise AssertionError(f"the chain ran {entries} times and never called next: {said}")
+
+
+async def _the_same(
+    world: World, expected: Outcome, picture: Picture, told: str, entries: int, standstill: float
+) -> None:
+    async with Life() as life:
+        try:
+            end = await world.finish(life, entries=entries, within=standstill)
+        except Stuck as stuck:
+            raise AssertionError(f"{told}: {stuck}") from None
+    await _compare(world, expected, picture, end, told)
+
+
+async def _compare(world: World, expected: Outcome, picture: Picture, end: Outcome, told: str) -> None:
+    if _essence(end) != _essence(expected):
+        raise AssertionError(f"{told}: the outcome is {end!r} instead of {expected!r}")
+    for what, was, found in zip(("the state", "the remaining objects"), picture, await world.picture(), strict=True):
+        if was != found:
+            raise AssertionError(f"{told}: {what} should be\n{pformat(was)}\nbut is\n{pformat(found)}")
+
+
+def _essence(end: Outcome) -> object:
+    """What must be equal: how an absence is known may differ between runs."""
+    return Gone if isinstance(end, Gone) else (end.reason, end.by)
+
+
+async def _made(fresh: Callable[[], World | Awaitable[World]]) -> World:
+    made = fresh()
+    if inspect.isawaitable(made):
+        return await made
+    return made
