@@ -14,7 +14,7 @@ import unwind
 from unwind.api import names
 from unwind.api.crds import DEFINITIONS
 from unwind.cli import app
-from unwind.demo import scenery
+from unwind.demo import scenario
 from unwind.manager.feature_gates import FEATURES
 from unwind.render.picture import of_plan
 from unwind.render.svg import svg
@@ -48,9 +48,9 @@ def pages() -> dict[str, str]:
 
 def pictures() -> dict[str, str]:
     """The pictures of the concepts by file name, made from the demo's objects."""
-    made = scenery.plan()
-    title = f"Cluster {scenery.NAMESPACE}/{scenery.CLUSTER}"
-    held = scenery.held(made)
+    made = scenario.plan()
+    title = f"Cluster {scenario.NAMESPACE}/{scenario.CLUSTER}"
+    held = scenario.held(made)
     return {
         "plan.svg": svg(of_plan(title, made, subtitle="preview of its deletion")),
         "teardown.svg": svg(of_plan(title, made, subtitle="is being deleted", teardown=held)),

@@ -19,8 +19,8 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.capi.gate_policies import extension_name
-from unwind.demo import scenery
-from unwind.demo.operator import operate
+from unwind.demo import scenario
+from unwind.demo.scenario import operate
 from unwind.errors import UnwindError
 from unwind.install.install import install
 from unwind.kube import object_watch
@@ -74,18 +74,18 @@ class DemoStage:
         """Create a Cluster and wait until all add-ons are deployed; returns the Cluster."""
         await create_cluster(
             self.client,
-            name=scenery.CLUSTER,
-            namespace=scenery.NAMESPACE,
+            name=scenario.CLUSTER,
+            namespace=scenario.NAMESPACE,
             member=_MEMBER,
-            labels=scenery.LABELS,
+            labels=scenario.LABELS,
             within=_LONG,
         )
-        for profile in scenery.PROFILES:
-            await self._until_on(f"{profile}-capi-{scenery.CLUSTER}")
-        return await self.client.get(CLUSTERS, scenery.CLUSTER, namespace=scenery.NAMESPACE)
+        for profile in scenario.PROFILES:
+            await self._until_on(f"{profile}-capi-{scenario.CLUSTER}")
+        return await self.client.get(CLUSTERS, scenario.CLUSTER, namespace=scenario.NAMESPACE)
 
     async def _until_on(self, summary: str) -> None:
-        where = scenery.NAMESPACE
+        where = scenario.NAMESPACE
         try:
             await object_watch.until(
                 self.client, CLUSTER_SUMMARIES, summary, _provisioned, "deployed", namespace=where, within=_LONG
@@ -105,11 +105,11 @@ class DemoStage:
 
     async def until_protected(self) -> None:
         """Return when the API server refuses to delete the protected namespace: policies take effect with a delay."""
-        uid = (await self.client.get(NAMESPACES, scenery.PROTECTED))["metadata"]["uid"]
+        uid = (await self.client.get(NAMESPACES, scenario.PROTECTED))["metadata"]["uid"]
         async with asyncio.timeout(_LONG):
             while True:
                 try:
-                    await self.client.delete(NAMESPACES, scenery.PROTECTED, uid=uid, dry_run=True)
+                    await self.client.delete(NAMESPACES, scenario.PROTECTED, uid=uid, dry_run=True)
                 except ApiError as error:
                     if error.code != 403:
                         raise
@@ -136,7 +136,9 @@ class DemoStage:
         infrastructure = [
             deletion.request_received_timestamp
             for resource in (STUB_CONTROL_PLANES, STUB_CLUSTERS)
-            for deletion in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
+            for deletion in self.plane.management.audit.deletions(
+                resource=resource.plural, namespace=scenario.NAMESPACE
+            )
         ]
         if not on_member or not infrastructure:
             raise UnwindError(
@@ -163,9 +165,9 @@ class DemoStage:
 
     async def let_go(self) -> None:
         """Remove the finalizer without controller, as after a manual backup."""
-        found = await self.member_client.get(scenery.DATABASES, scenery.HELD, namespace=scenery.HELD_IN)
-        left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != scenery.BACKUP]
-        await self.member_client.revise(scenery.DATABASES, found, {"metadata": {"finalizers": left}})
+        found = await self.member_client.get(scenario.DATABASES, scenario.HELD, namespace=scenario.HELD_IN)
+        left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != scenario.BACKUP]
+        await self.member_client.revise(scenario.DATABASES, found, {"metadata": {"finalizers": left}})
 
 
 @asynccontextmanager
@@ -187,7 +189,7 @@ async def set_up(progress: ProgressListener, announce: Callable[[str], None]) ->
         ):
             stage = DemoStage(plane, log, kubectl)
             operating = group.create_task(operate(stage.member_client))
-            charts.add(scenery.CHART, scenery.chart(), version=scenery.CHART_VERSION)
+            charts.add(scenario.CHART, scenario.chart(), version=scenario.CHART_VERSION)
             await _furnish(stage, charts.url)
             config = extension_name(HOME)
             await object_watch.until(
@@ -199,11 +201,11 @@ async def set_up(progress: ProgressListener, announce: Callable[[str], None]) ->
 
 
 async def _furnish(stage: DemoStage, repository: str) -> None:
-    await stage.plane.management.create_namespace(scenery.NAMESPACE)
-    await stage.client.create(NAMESPACES, scenery.protected())
-    for source in scenery.sources():
+    await stage.plane.management.create_namespace(scenario.NAMESPACE)
+    await stage.client.create(NAMESPACES, scenario.protected())
+    for source in scenario.sources():
         await stage.client.create(CONFIG_MAPS, source)
-    for profile in scenery.profiles(repository):
+    for profile in scenario.profiles(repository):
         await stage.client.create(CLUSTER_PROFILES, profile)
 
 

@@ -9,25 +9,31 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Group
+from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from unwind.api.capi import CLUSTERS
-from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.api.unwind import TEARDOWNS, StepState, Teardown
 from unwind.concurrency import to_tell
-from unwind.demo import scenery
-from unwind.demo.showing import Show, summary
+from unwind.demo import scenario
 from unwind.demo.stage import set_up
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, UnreachableError
+from unwind.render.picture import of_plan
+from unwind.render.terminal import rendered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from types import TracebackType
+    from typing import Self
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from unwind.api.resources import Resource
+    from unwind.api.unwind import Blocker
     from unwind.demo.stage import DemoStage
     from unwind.kube.client import Object
     from unwind.local.building import ProgressListener
@@ -37,7 +43,14 @@ _LOOKED_AT = 5.0
 _RETRY = 0.2
 _LONG = 240.0
 # With its group, because other systems have a kind Cluster as well.
-_DELETE = f"kubectl delete {CLUSTERS.plural}.{CLUSTERS.group} {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false"
+_DELETE = f"kubectl delete {CLUSTERS.plural}.{CLUSTERS.group} {scenario.CLUSTER} -n {scenario.NAMESPACE} --wait=false"
+_HOOK = "BeforeClusterDelete: "
+_SAID = {
+    StepState.REMOVING.value: "is being removed",
+    StepState.REMOVED.value: "removed (verified absent)",
+    StepState.LEFT.value: "is left in place, as its profile says",
+    StepState.GIVEN_UP.value: "was given up",
+}
 
 
 async def tell(console: Console, progress: ProgressListener, *, ask: bool, keep: bool) -> None:
@@ -54,7 +67,7 @@ async def _tell(console: Console, progress: ProgressListener, *, ask: bool, keep
     async with set_up(progress, announce=lambda line: _said(console, line)) as stage:
         cluster = await stage.cluster()
         count = await stage.deployed()
-        _said(console, f"Cluster {_name()} is running with {len(scenery.PROFILES)} add-ons ({count} objects)")
+        _said(console, f"Cluster {_name()} is running with {len(scenario.PROFILES)} add-ons ({count} objects)")
         await _refusal(console, stage)
         await _deletion(console, stage, cluster, ask=ask)
         console.print(Text(f"\nTotal time, including setup: {time.monotonic() - began:.0f}s", "bright_black"))
@@ -65,7 +78,7 @@ async def _tell(console: Console, progress: ProgressListener, *, ask: bool, keep
 async def _refusal(console: Console, stage: DemoStage) -> None:
     _heading(console, "Deletion protection: a protected namespace cannot be deleted")
     await stage.until_protected()
-    said = Text(await _run(console, stage, f"kubectl delete namespace {scenery.PROTECTED}", refused=True), style="red")
+    said = Text(await _run(console, stage, f"kubectl delete namespace {scenario.PROTECTED}", refused=True), style="red")
     if console.is_terminal:
         console.print(Padding(said, (0, 0, 0, 2)), soft_wrap=False)
     else:
@@ -114,7 +127,7 @@ async def _watched(stage: DemoStage, show: Show, uid: str, *, ask: bool) -> Tear
     def recorded(obj: Object) -> None:
         last.append(msgspec.convert(obj, Teardown))
         show.teardown(last[-1])
-        if any(scenery.BACKUP in blocker.message for blocker in last[-1].status.blockers):
+        if any(scenario.BACKUP in blocker.message for blocker in last[-1].status.blockers):
             held.set()
 
     def seen(obj: Object | None) -> None:
@@ -125,7 +138,7 @@ async def _watched(stage: DemoStage, show: Show, uid: str, *, ask: bool) -> Tear
     async with asyncio.timeout(_LONG), asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_follow(stage, TEARDOWNS, uid, lambda obj: recorded(obj) if obj else None)),
-            group.create_task(_follow(stage, CLUSTERS, scenery.CLUSTER, seen, namespace=scenery.NAMESPACE)),
+            group.create_task(_follow(stage, CLUSTERS, scenario.CLUSTER, seen, namespace=scenario.NAMESPACE)),
             group.create_task(_release(stage, show, held, ask=ask)),
         ]
         await gone.wait()
@@ -202,10 +215,10 @@ async def _stay(console: Console, stage: DemoStage) -> None:
     )
     for line in (
         f"export KUBECONFIG={stage.plane.management.kubeconfig}",
-        f"unwind plan cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
+        f"unwind plan cluster/{scenario.CLUSTER} -n {scenario.NAMESPACE}",
         _DELETE,
         "unwind status --watch",
-        f"unwind why cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
+        f"unwind why cluster/{scenario.CLUSTER} -n {scenario.NAMESPACE}",
         "unwind ledger",
     ):
         console.print(Text(f"  {line}"))
@@ -213,7 +226,7 @@ async def _stay(console: Console, stage: DemoStage) -> None:
 
 
 def _name() -> str:
-    return f"{scenery.NAMESPACE}/{scenery.CLUSTER}"
+    return f"{scenario.NAMESPACE}/{scenario.CLUSTER}"
 
 
 def _heading(console: Console, text: str) -> None:
@@ -231,3 +244,137 @@ def _said(console: Console, line: str) -> None:
     said = Table.grid(padding=(0, 1, 0, 0))
     said.add_row(Text("  ✓", style="green"), Text(line))
     console.print(said, soft_wrap=False)
+
+
+def hook_message(cluster: Object | None) -> str:
+    """The hook's last response to Cluster API, from the conditions of the Cluster."""
+    conditions = ((cluster or {}).get("status") or {}).get("conditions") or []
+    told: Object = next((condition for condition in conditions if condition["type"] == "TopologyReconciled"), {})
+    _, found, message = " ".join(str(told.get("message", "")).split()).partition(_HOOK)
+    return message if found else ""
+
+
+class Show:
+    """The live view of a cluster's deletion; use it as a context manager."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._began = time.monotonic()
+        self._teardown: Teardown | None = None
+        self._hook = ""
+        self._ask = ""
+        self._states: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._live: Live | None = None
+        self.ended: dict[str, float] = {}
+        """The finished steps, with the seconds each took."""
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._drawn, console=self._console, refresh_per_second=8, vertical_overflow="visible"
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ask = ""
+        if self._live:
+            self._live.stop()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def teardown(self, teardown: Teardown) -> None:
+        """Show the progress of the teardown."""
+        self._teardown = teardown
+        for step in teardown.status.steps:
+            if self._states.get(step.name) == step.state:
+                continue
+            self._states[step.name] = step.state
+            if step.state in (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP):
+                self.ended[step.name] = self.seconds
+            if said := _SAID.get(step.state):
+                self._line(f"{step.name} {said}")
+        for blocker in teardown.status.blockers:
+            if blocker.actor:  # otherwise it is not diagnosed yet, and would be shown twice
+                self._once(f"blocked: {_told(blocker)}")
+
+    def hook(self, cluster: Object | None) -> None:
+        """Show the last hook response."""
+        message = hook_message(cluster)
+        if message != self._hook:
+            self._hook = message
+            if message:
+                self._once(f"hook response to Cluster API: {message}")
+
+    def ask(self, text: str) -> None:
+        """Show a prompt until the next one."""
+        self._ask = text
+        if text:
+            self._line(text)
+
+    def _once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        if self._live is None:
+            self._console.print(f"{self.seconds:6.1f} s  {line}", markup=False)
+
+    def _drawn(self) -> RenderableType:
+        teardown = self._teardown
+        if teardown is None or teardown.spec.plan is None:
+            return Text(f"{self._title}: planning …", style="bold")
+        status = teardown.status
+        subtitle = f"{self.seconds:.0f} s · wave {status.wave or '?'} · {status.removed or '0'} objects removed"
+        parts: list[RenderableType] = [
+            rendered(of_plan(self._title, teardown.spec.plan, subtitle=subtitle, teardown=teardown)),
+            Text(),
+        ]
+        said = Table.grid(padding=(0, 2, 0, 0))
+        said.add_column(justify="right", no_wrap=True)
+        said.add_column(overflow="fold")
+        # The picture already shows the blockers: here is only who must act on the first one.
+        if status.blockers and status.blockers[0].actor:
+            said.add_row(Text("  must act", style="bold red"), status.blockers[0].actor)
+        if told := self._hook.partition(";")[0] or ("the cluster may be deleted" if teardown.finished else ""):
+            said.add_row(Text("  hook response", style="bold cyan"), told)
+        parts.append(said)
+        if self._ask:
+            parts += [Text(), Text(f"  → {self._ask}", style="bold yellow")]
+        return Group(*parts)
+
+
+def _told(blocker: Blocker) -> str:
+    told = blocker.message or str(blocker.object)
+    return f"{told} (must act: {blocker.actor})" if blocker.actor else told
+
+
+def summary(teardown: Teardown, ended: dict[str, float]) -> Table:
+    """A table of the steps in order, with their times."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("WAVE", "ADD-ON", "OBJECTS", "AFTER", "RESULT"):
+        table.add_column(heading, justify="right" if heading in ("OBJECTS", "AFTER") else "left")
+    plan, states = teardown.spec.plan, {step.name: step for step in teardown.status.steps}
+    for step in plan.steps if plan else ():
+        now = states.get(step.name)
+        after = f"{ended[step.name]:.1f} s" if step.name in ended else ""
+        table.add_row(
+            str(step.wave), step.name.rpartition("/")[2], str(step.objects), after, _became(now.state if now else "")
+        )
+    return table
+
+
+def _became(state: str) -> Text:
+    words = {
+        StepState.REMOVED.value: ("removed (verified absent)", "green"),
+        StepState.LEFT.value: ("left in place, recorded in the ledger", "bright_black"),
+        StepState.GIVEN_UP.value: ("given up, recorded in the ledger", "yellow"),
+    }
+    return Text(*words.get(state, (state, "")))

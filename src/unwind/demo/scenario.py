@@ -1,14 +1,16 @@
-"""Objects of the demo: add-ons, their dependencies, and a protected namespace (pure)."""
+"""The objects of the demo, and a simulated database operator that handles the finalizers of deleted Databases."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
-from unwind.api.resources import Resource
+from unwind.api.resources import DEPLOYMENTS, Resource
 from unwind.api.sveltos import CLUSTER_PROFILES, ClusterDeletionBehavior
 from unwind.api.unwind import (
     Blocker,
@@ -21,8 +23,12 @@ from unwind.api.unwind import (
     TeardownSpec,
     TeardownStatus,
 )
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.planning import waves
 from unwind.planning.waves import Draft
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
 
 Object = dict[str, Any]
 
@@ -30,6 +36,11 @@ FILES = Path(__file__).parent / "files"
 NAMESPACE = "shops"
 CLUSTER = "prod"
 LABELS = {"shop": "open"}
+# The time that the cleanup of a database takes.
+_CLEANING = 1.5
+_RETRY = 0.3
+
+
 """The label that the profiles select clusters by."""
 PROTECTED = "payments"
 """A protected namespace."""
@@ -154,3 +165,47 @@ def held(plan: Plan) -> Teardown:
     )
     status = TeardownStatus(phase=Phase.HELD.value, steps=tuple(steps), blockers=(blocker,))
     return Teardown(spec=TeardownSpec(plan=plan), status=status)
+
+
+async def operate(client: Client) -> None:
+    """Reconcile the Databases of a cluster until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        cleaning: set[str] = set()
+        while True:
+            try:
+                async with aclosing(client.watch(DATABASES)) as events:
+                    async for event in events:
+                        metadata = event.object.get("metadata") or {}
+                        doomed = "deletionTimestamp" in metadata and CLEANUP in metadata.get("finalizers", ())
+                        if event.type in ("ADDED", "MODIFIED") and doomed and metadata["uid"] not in cleaning:
+                            cleaning.add(metadata["uid"])
+                            group.create_task(_clean(client, event.object))
+            except (ApiError, UnreachableError):
+                pass  # the CRD does not exist yet, or any more
+            await asyncio.sleep(_RETRY)
+
+
+async def _clean(client: Client, database: Object) -> None:
+    metadata = database["metadata"]
+    await asyncio.sleep(_CLEANING)
+    while True:
+        try:
+            if await _runs(client):
+                found = await client.get(DATABASES, metadata["name"], namespace=metadata["namespace"])
+                left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != CLEANUP]
+                await client.revise(DATABASES, found, {"metadata": {"finalizers": left}})
+                return
+        except NotFoundError:
+            return
+        except (ConflictError, ApiError, UnreachableError):
+            pass  # will retry
+        await asyncio.sleep(_RETRY)
+
+
+async def _runs(client: Client) -> bool:
+    """Whether its Deployment has a Pod: an operator that was removed too early cannot clean up."""
+    try:
+        deployment = await client.get(DEPLOYMENTS, OPERATOR, namespace=HELD_IN)
+    except NotFoundError:
+        return False
+    return bool((deployment.get("status") or {}).get("readyReplicas"))
