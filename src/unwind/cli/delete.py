@@ -39,7 +39,7 @@ from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
 from unwind.preview.cluster_preview import foresee
-from unwind.preview.expected_refusals import PROFILES
+from unwind.preview.removal_forecast import PROFILES
 from unwind.teardown import requests
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
 from unwind.members.members import Members
-from unwind.preview import expected_refusals
+from unwind.preview import removal_forecast
 from unwind.protection.controller import ProtectionController
 from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules
@@ -219,7 +219,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 client,
                 caches,
                 shared.teardown,
-                refusals=partial(expected_refusals.refusals, home=context.namespace),
+                refusals=partial(removal_forecast.refusals, home=context.namespace),
                 owner=owner,
                 metrics=metrics,
                 keep=context.keep_teardowns,

@@ -35,7 +35,7 @@ from unwind.planning.blast_radius import blast_radius
 from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
-from unwind.preview import expected_refusals, object_preview
+from unwind.preview import object_preview, removal_forecast
 from unwind.preview.member_preview import MemberPreview, look_at
 from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import Fate, ObjectForecast, PlannedStep, why_kept
@@ -86,7 +86,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
         if kind == (karmada.CLUSTERS.group, karmada.CLUSTERS.kind):
             member = await client.get(named.resource, named.name, type=karmada.Cluster)
             return await _of_karmada(places, member)
-        if kind in ((profile.group, profile.kind) for profile in expected_refusals.PROFILES):
+        if kind in ((profile.group, profile.kind) for profile in removal_forecast.PROFILES):
             profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
             return await _of_profile(places, named.resource, profile)
         return await object_preview.of_object(here, named, home=home, volumes=volumes)
@@ -209,7 +209,7 @@ def _unknown_volumes(policy: Unknown) -> str:
 
 async def _profile_annotations(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
     """The annotations of profiles, by the uid of the ClusterSummary."""
-    resources = {profile.kind: profile for profile in expected_refusals.PROFILES}
+    resources = {profile.kind: profile for profile in removal_forecast.PROFILES}
     found: dict[str, Mapping[str, str]] = {}
     for draft in drafts:
         if draft.kind in resources:
@@ -367,7 +367,7 @@ async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[
         labels=metadata.labels,
         deletion_timestamp=str(metadata.deletion_timestamp) if metadata.terminating else None,
     )
-    return [Told(it.object, it.why) for it in await expected_refusals.protected(here, [Content(resource, seen)])]
+    return [Told(it.object, it.why) for it in await removal_forecast.protected_objects(here, [Content(resource, seen)])]
 
 
 def _foreseen(

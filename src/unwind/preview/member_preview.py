@@ -1,4 +1,4 @@
-"""Reads from a member for a preview: custom resources of CRDs, cloud resources, claims, protection. Only reads."""
+"""Reads from a cluster for a preview: custom resources of CRDs, cloud resources, claims, protection. Only reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    SERVICES,
+    STATEFUL_SETS,
+    Resource,
+)
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item
@@ -16,8 +24,7 @@ from unwind.kube import decoding
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.members.contents import Content
-from unwind.preview import cloud_resources, expected_refusals
-from unwind.preview.cloud_resources import CloudResources
+from unwind.preview import removal_forecast
 from unwind.preview.removal_forecast import Fate, Forecast, PlannedStep, forecast
 from unwind.protection.deleter import ProtectedObject, look
 from unwind.removal import volume_claims
@@ -26,11 +33,67 @@ from unwind.removal.foreign_content import is_container
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry
+    from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
+
+
+class BoundVolume(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume that a claim is bound to."""
+
+    name: str
+    claim: ObjectRef
+    size: str = ""
+    goes: bool
+    """Whether its reclaim policy is Delete. If not, it stays and may cost money."""
+
+
+class CloudResources(msgspec.Struct, frozen=True, kw_only=True):
+    """The cloud resources of objects that are deleted."""
+
+    balancers: frozenset[str] = frozenset()
+    """Services of type LoadBalancer, by uid."""
+    volumes: tuple[BoundVolume, ...] = ()
+
+
+async def cloud_resources_of(member: Member, refs: Iterable[ObjectRef]) -> CloudResources:
+    """The cloud resources of these objects. Reads Services, claims and volumes from the member."""
+    services: dict[str, dict[str, ObjectRef]] = {}
+    claims: dict[str, dict[str, ObjectRef]] = {}
+    for ref in refs:
+        for resource, found in ((SERVICES, services), (PERSISTENT_VOLUME_CLAIMS, claims)):
+            if (ref.group, ref.kind) == (resource.group, resource.kind):
+                found.setdefault(ref.namespace, {})[ref.uid] = ref
+    balancers = [
+        service["metadata"]["uid"]
+        for namespace, wanted in services.items()
+        for service in await member.client.list(SERVICES, namespace=namespace)
+        if service["metadata"]["uid"] in wanted and service["spec"].get("type") == "LoadBalancer"
+    ]
+    volumes = []
+    for namespace, wanted in claims.items():
+        for one in await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=namespace):
+            claim = wanted.get(one["metadata"]["uid"])
+            if claim and (volume := await _volume(member, one, claim)):
+                volumes.append(volume)
+    return CloudResources(
+        balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda volume: volume.name))
+    )
+
+
+async def _volume(member: Member, claim: Object, ref: ObjectRef) -> BoundVolume | None:
+    name = claim["spec"].get("volumeName")
+    if not name:
+        return None
+    try:
+        found = await member.client.get(PERSISTENT_VOLUMES, name)
+    except NotFoundError:
+        return None
+    spec = found["spec"]
+    size = (spec.get("capacity") or {}).get("storage", "")
+    return BoundVolume(name=name, claim=ref, size=size, goes=spec.get("persistentVolumeReclaimPolicy") == "Delete")
 
 
 class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +140,7 @@ async def _seen(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]
                 found = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name)
                 if resource := contents.defined_by(found):
                     resources[ref.name] = len(await contents.of_kind(member.client, resource))
-    cloud = await cloud_resources.look(member, [entry.object for entry in going])
+    cloud = await cloud_resources_of(member, [entry.object for entry in going])
     uids = {entry.object.uid for entry in going}
     return MemberPreview(
         resources=resources,
@@ -122,7 +185,7 @@ def spared(tried: Iterable[PlannedStep], protection: Iterable[ProtectedObject]) 
 async def _protected(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]) -> list[ProtectedObject]:
     """The objects that may not be deleted."""
     entries = [entry for step in steps for entry in step.entries]
-    found = await expected_refusals.protected(member, await _labelled(member, entries), cluster=cluster)
+    found = await removal_forecast.protected_objects(member, await _labelled(member, entries), cluster=cluster)
     known = {item.object.uid for item in found}
     for entry in [entry for step in steps if step.take_along for entry in step.entries]:
         ref = entry.object

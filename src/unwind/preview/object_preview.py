@@ -16,8 +16,8 @@ from unwind.deleters import builtin
 from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import Radius, blast_radius
 from unwind.planning.progress import critical_path
-from unwind.preview import cloud_resources, dependents, expected_refusals
-from unwind.preview.cloud_resources import BoundVolume
+from unwind.preview import dependents, member_preview, removal_forecast
+from unwind.preview.member_preview import BoundVolume
 from unwind.removal import deletion_scope
 from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
 from unwind.removal.order import Facts, Stage, order, stage
@@ -25,7 +25,7 @@ from unwind.removal.order import Facts, Stage, order, stage
 if TYPE_CHECKING:
     from unwind.kube.discovery import Named
     from unwind.members.member import Member
-    from unwind.preview.cloud_resources import CloudResources
+    from unwind.preview.member_preview import CloudResources
     from unwind.removal.deletion_scope import DeletionScope
 
 STAGES = {
@@ -71,8 +71,8 @@ async def of_object(
     """The preview of the deletion of one object with its content and dependents. Only reads."""
     seen = await deletion_scope.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
     refs = [ref_to(item) for item in seen.everything]
-    cloud = await cloud_resources.look(member, refs)
-    refusals = await expected_refusals.refusals(member, seen, home=home)
+    cloud = await member_preview.cloud_resources_of(member, refs)
+    refusals = await removal_forecast.refusals(member, seen, home=home)
     needed = await dependents.warnings(member.client, refs)
     return foreseen(seen, cloud, refusals=refusals, warnings=needed)
 

@@ -45,7 +45,7 @@ from unwind.kube.finalizers import discard
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.manager.health import new_registry
-from unwind.preview.expected_refusals import refusals
+from unwind.preview.removal_forecast import refusals
 from unwind.teardown.manifests import REQUESTS
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import ACCESS_REVIEWS, request, written

@@ -15,7 +15,7 @@ from unwind.cli import plan
 from unwind.cli.delete import refuse
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
-from unwind.preview.cloud_resources import BoundVolume
+from unwind.preview.member_preview import BoundVolume
 from unwind.preview.object_preview import Foreseen
 from unwind.removal.deletion_scope import Told
 from unwind.render.graphs import dot, mermaid

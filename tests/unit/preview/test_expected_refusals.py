@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.removal.making import content
 from unwind.members.contents import Content
-from unwind.preview.expected_refusals import out_of_bounds
+from unwind.preview.removal_forecast import out_of_bounds
 from unwind.removal.deletion_scope import divide
 
 

@@ -9,7 +9,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
 from unwind.api.unwind import Entry
 from unwind.members.contents import Content
-from unwind.preview.cloud_resources import BoundVolume, CloudResources
+from unwind.preview.member_preview import BoundVolume, CloudResources
 from unwind.preview.object_preview import foreseen, planned
 from unwind.removal.deletion_scope import DeletionScope, divide
 
