@@ -10,11 +10,11 @@ import uuid
 from bench.ratios import RUNS, Ratio, alternate
 from unwind.kube.client import Client
 from unwind.local import plane_programs, tools
+from unwind.local.build import Toolbox, equip
 from unwind.local.cluster import LocalCluster, Programs
 from unwind.local.home import Home, Shape
 from unwind.local.plane import Plane, running
 from unwind.local.processes import Daemon
-from unwind.local.toolbox import Toolbox, equip
 
 
 async def main() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.e2e.gated_clusters import GatedCluster, Ground
     from tests.plane.support.manager_process import Manager
     from unwind.kube.client import Object
-    from unwind.local.auditing import AuditEvent
+    from unwind.local.audit_log import AuditEvent
 
 FIFTY = 50
 

@@ -25,7 +25,7 @@ from unwind.helm.program import Helm
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.fencing import FencedError, Fences
-from unwind.local import building, tools
+from unwind.local import build, tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -202,7 +202,7 @@ async def until_another_is_unjoined(client: Client) -> None:
 
 
 async def program() -> Path:
-    return (await building.ensure([tools.HELM]))["helm"].path
+    return (await build.ensure([tools.HELM]))["helm"].path
 
 
 async def test_helm_ends_when_its_shard_is_lost(

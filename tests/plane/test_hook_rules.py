@@ -23,7 +23,7 @@ from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, PROFILES
 from unwind.helm.program import Helm
 from unwind.hooks import rules
 from unwind.kube.client import Client
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.local.capi import create_cluster
 from unwind.testing.charts import ChartRepository
 from unwind.testing.proxy import Proxy
@@ -163,7 +163,7 @@ def chart(name: str, version: str, url: str, **more: Any) -> Object:
 
 @soak
 async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene: profiles.ProfileScene) -> None:
-    program = (await building.ensure([tools.HELM]))["helm"].path
+    program = (await build.ensure([tools.HELM]))["helm"].path
     async with ChartRepository() as repository:
         repository.add("web", {"templates/a.yaml": "a: b"})
         await scene.profile("web", policyRefs=[], helmCharts=[chart("web", "2.0.0", repository.url)])
@@ -187,7 +187,7 @@ async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene
 async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployment(
     scene: profiles.ProfileScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = (await building.ensure([tools.HELM]))["helm"].path
+    program = (await build.ensure([tools.HELM]))["helm"].path
     async with ChartRepository() as repository:
         monkeypatch.setenv("SSL_CERT_FILE", str(repository.authority))
         repository.add("web", {"templates/a.yaml": "a: b"}, version="1.4.0")

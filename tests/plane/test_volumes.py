@@ -26,7 +26,7 @@ from unwind.errors import UnwindError
 from unwind.helm.program import Helm
 from unwind.kube import kubeconfig, object_watch
 from unwind.kube.errors import ApiError
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.teardown.requests import written
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting
@@ -238,7 +238,7 @@ async def test_a_helm_release_may_have_the_claims_deleted(edge: profiles.Profile
     member, room = edge.member.client, edge.namespace
     template = msgspec.json.encode(database(room)).decode()
     directory = unpack(pack("database", {"values.yaml": "{}", "templates/db.yaml": template}), tmp_path)
-    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {"repositoryURL": directory.as_uri(), "releaseName": "db", "releaseNamespace": room}
     await edge.register()
     await edge.profile("db", helmCharts=[chart])

@@ -17,12 +17,12 @@ from unwind.cli import console
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
-from unwind.local import building, supervising, tools
+from unwind.local import build, supervisor, tools
+from unwind.local.build import ensure, equip
 from unwind.local.capi import create_cluster
 from unwind.local.home import Home, PlaneRecord, RecordedCluster, Shape
 from unwind.local.paths import cache_dir, size
 from unwind.local.plane import MANAGEMENT
-from unwind.local.toolbox import equip
 from unwind.local.tools import Origin
 from unwind.subprocesses import end_with_parent
 
@@ -39,7 +39,7 @@ _LINE_EVERY = 15.0
 
 
 class BuildProgress:
-    """Progress callbacks for `unwind.local.building`; use it as a context manager."""
+    """Progress callbacks for `unwind.local.build`; use it as a context manager."""
 
     def __init__(self, *, list_found: bool = False) -> None:
         self._list_found = list_found
@@ -141,20 +141,20 @@ async def up(
     shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay)
     with BuildProgress() as progress:
         toolbox = await equip(shape, progress)
-    order = supervising.Order(name=name, shape=shape, toolbox=toolbox)
+    order = supervisor.Order(name=name, shape=shape, toolbox=toolbox)
     if not foreground:
         with console.err.status(f"Starting control plane {name!r}"):
-            record = await supervising.up(order, announce=_announce)
+            record = await supervisor.up(order, announce=_announce)
         _told(record, output)
         return
     end_with_parent(signal.SIGTERM)
     home = Home(name).claim(announce=_announce)
-    await supervising.keep(
+    await supervisor.keep(
         home,
         order,
         announce=_announce,
-        ready=lambda: _told(supervising.existing(name), output),
-        until=supervising.until_signalled(),
+        ready=lambda: _told(supervisor.existing(name), output),
+        until=supervisor.until_signalled(),
     )
 
 
@@ -170,7 +170,7 @@ async def down(
     taken: dict[str, bool] = {}
     for one in names:
         with console.err.status(f"Stopping control plane {one!r}"):
-            taken[one] = await supervising.down(one)
+            taken[one] = await supervisor.down(one)
         if output == "table":
             console.out.print(f"Control plane {one!r} stopped." if taken[one] else f"Control plane {one!r} not found.")
     if output == "json":
@@ -207,7 +207,7 @@ def kubeconfig(
     path: Annotated[bool, Parameter(negative="", help="Print the path of the file instead of its content.")] = False,
 ) -> None:
     """Print the kubeconfig of a cluster: `export KUBECONFIG=$(unwind local kubeconfig --path)`."""
-    clusters = _clusters(supervising.existing(name))
+    clusters = _clusters(supervisor.existing(name))
     wanted = member or MANAGEMENT
     if wanted not in clusters:
         raise UnwindError(
@@ -232,7 +232,7 @@ async def cluster(
     output: Output = "table",
 ) -> None:
     """Create a Cluster API Cluster with a member as its workload cluster, and wait until it is Available."""
-    record = supervising.existing(name)
+    record = supervisor.existing(name)
     if not record.shape.capi:
         raise UnwindError(
             f"Cluster API is not installed in control plane {name!r}", remedy="start one with `--with capi`"
@@ -258,7 +258,7 @@ async def cluster(
 async def build(*, output: Output = "table") -> None:
     """Build all binaries ahead of time; those that exist are only listed."""
     with BuildProgress(list_found=True) as progress:
-        await building.ensure(tools.ALL, progress)
+        await ensure(tools.ALL, progress)
     if output == "json":
         console.show_json({"programs": [tool.name for tool in tools.ALL], "cache": str(cache_dir())})
         return

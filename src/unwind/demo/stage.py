@@ -25,13 +25,13 @@ from unwind.errors import UnwindError
 from unwind.install.install import install
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.local import plane as planes
+from unwind.local.build import equip
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
 from unwind.local.paths import Port
 from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
-from unwind.local.toolbox import equip
 from unwind.testing.charts import ChartRepository
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.client import Client, Object
-    from unwind.local.building import ProgressListener
+    from unwind.local.build import ProgressListener
     from unwind.local.plane import Plane
 
 _USER = f"system:serviceaccount:{HOME}:unwind"
@@ -175,7 +175,7 @@ async def set_up(progress: ProgressListener, announce: Callable[[str], None]) ->
     """The environment without the Cluster; everything is removed at the end."""
     shape = Shape(members=1, nodes=True, helm=True, capi=True, cloud=True, cloud_delay=_CLOUD_DELAY)
     toolbox = await equip(shape, progress)
-    kubectl = (await building.ensure([tools.KUBECTL], progress))[tools.KUBECTL.name].path
+    kubectl = (await build.ensure([tools.KUBECTL], progress))[tools.KUBECTL.name].path
     async with planes.running(shape, announce=announce) as plane:
         port = Port()
         url = f"https://127.0.0.1:{port}"

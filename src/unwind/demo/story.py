@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker
     from unwind.demo.stage import DemoStage
     from unwind.kube.client import Object
-    from unwind.local.building import ProgressListener
+    from unwind.local.build import ProgressListener
 
 # Without input, how long the blocked state is shown.
 _LOOKED_AT = 5.0

@@ -16,7 +16,7 @@ from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.kubeconfig import ClusterConnection
-from unwind.local import auditing, plane_programs
+from unwind.local import audit_log, plane_programs
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, well
 
@@ -57,7 +57,7 @@ class LocalCluster:
     ) -> None:
         self.name = name
         self.files = plane_programs.ClusterFiles(directory)
-        self.audit = auditing.AuditLog(self.files.audit_log)
+        self.audit = audit_log.AuditLog(self.files.audit_log)
         self.daemons: list[Daemon] = []
         self._programs = programs
         self._changed = changed
@@ -198,7 +198,7 @@ class LocalCluster:
         self._write_pair("aggregator", aggregator.client("front-proxy-client"))
         _write(self.files.key("service-accounts"), private_pem(service_accounts))
         _write(self.files.service_account_public_key, public_pem(service_accounts))
-        _write(self.files.audit_policy, yaml.dump(auditing.POLICY).encode())
+        _write(self.files.audit_policy, yaml.dump(audit_log.POLICY).encode())
 
     def _write_pair(self, name: str, pair: KeyPair) -> None:
         _write(self.files.certificate(name), pair.certificate)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unwind.concurrency import gather_limited
 from unwind.local import plane_programs, tools
+from unwind.local.build import equip
 from unwind.local.capi import ClusterApi
 from unwind.local.cloud import LoadBalancers
 from unwind.local.cluster import LocalCluster, NodePrograms, Programs
@@ -18,13 +19,11 @@ from unwind.local.home import Home, PlaneRecord, RecordedCluster, RecordedProces
 from unwind.local.paths import require_room
 from unwind.local.processes import Daemon, ProcessId
 from unwind.local.provider import Provider
-from unwind.local.toolbox import equip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from unwind.local.building import ProgressListener
-    from unwind.local.toolbox import Toolbox
+    from unwind.local.build import ProgressListener, Toolbox
 
 MANAGEMENT = "management"
 # etcd grows with use: refuse to start rather than run out of disk later.

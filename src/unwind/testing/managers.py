@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.client import Object
-    from unwind.local.auditing import AuditEvent
+    from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
 
 # The ServiceAccount is last: if it exists, its permissions do, too.

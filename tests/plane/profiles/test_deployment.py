@@ -17,7 +17,7 @@ from unwind.api.sveltos import (
 )
 from unwind.helm.program import Helm
 from unwind.kube import object_watch
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ async def test_a_namespaced_profile_selects_clusters_and_reads_secrets_of_its_na
 
 async def test_a_chart_is_installed_and_uninstalled_with_its_profile(scene: ProfileScene, tmp_path: Path) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
-    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {
         "repositoryURL": directory.as_uri(),
         "releaseName": "app",

@@ -8,7 +8,7 @@ from tests.plane.support.helm_steps import SETTINGS, VALUES
 from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL
 from unwind.helm.program import Helm
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def test_a_profile_that_loses_a_release_reports_it_and_installs_it_again_w
     scene: ProfileScene, tmp_path: Path
 ) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
-    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
 
     def chart(colour: str) -> list[Object]:
         where = {"repositoryURL": directory.as_uri(), "releaseName": "app", "releaseNamespace": scene.namespace}

@@ -34,7 +34,7 @@ from unwind.install.manifests import crds
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.object_watch import until, until_true
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.members.member import Member
 from unwind.removal.removal import Removal
 from unwind.testing.charts import ChartRepository
@@ -276,7 +276,7 @@ async def stepping(
         await until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
     cluster = plane.members["member-1"]
     system_uid = await cluster.client.cluster_uid()
-    program = (await building.ensure([tools.HELM]))["helm"].path
+    program = (await build.ensure([tools.HELM]))["helm"].path
     target = f"helm-{uuid.uuid4().hex[:8]}"
     owner = ObjectRef(kind="ClusterSummary", namespace=namespace, name=target, uid=str(uuid.uuid4()))
     inventory = Inventory(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from unwind.deleters.registration import Registration
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client, Object
-    from unwind.local.auditing import AuditEvent as Audited
+    from unwind.local.audit_log import AuditEvent as Audited
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 

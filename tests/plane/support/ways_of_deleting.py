@@ -25,7 +25,7 @@ from unwind.helm.program import Helm
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import NotFoundError
 from unwind.kube.object_watch import until_absent
-from unwind.local import building, tools
+from unwind.local import build, tools
 from unwind.teardown.requests import request
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.kube.client import Client, Object
-    from unwind.local.auditing import AuditEvent
+    from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
@@ -260,7 +260,7 @@ class HelmUninstall(ProfileWithdrawal):
 
     @asynccontextmanager
     async def scene(self) -> AsyncIterator[None]:
-        program = (await building.ensure([tools.HELM]))["helm"].path
+        program = (await build.ensure([tools.HELM]))["helm"].path
         async with AsyncExitStack() as stack:
             self._charts = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             self._helm = Helm(program, charts=self._charts)

@@ -10,8 +10,8 @@ from unwind.cli import console
 from unwind.cli.local import PARTS, shape_of
 from unwind.errors import UnwindError
 from unwind.local import tools
+from unwind.local.build import needed
 from unwind.local.home import Shape
-from unwind.local.toolbox import needed
 
 
 def test_parts_are_named_in_one_list() -> None:

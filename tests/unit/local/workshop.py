@@ -16,7 +16,7 @@ import msgspec
 
 from tests.eventually import eventually
 from unwind.local import golang, tools
-from unwind.local.building import Silence, ensure
+from unwind.local.build import Silence, ensure
 from unwind.local.tools import Binary, Module, Tool
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ exec {go} "$@"
 PROCESS = """\
 import asyncio, sys
 from pathlib import Path
-from unwind.local.building import Silence, ensure
+from unwind.local.build import Silence, ensure
 from unwind.local.tools import Module, Tool
 
 class Aloud(Silence):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from unwind.api.names import MANAGER_USER_AGENT
-from unwind.local.auditing import AuditLog
+from unwind.local.audit_log import AuditLog
 from unwind.testing.managers import check_requests, expecting_refusals, manager_user
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Build missing binaries from Go modules: once across processes, and atomically.
-
-Go's own caches carry an interrupted build over to the next one; this module only has to leave no partial results.
-"""
+"""Build missing binaries from Go modules: once across processes, and atomically; and all that a control plane needs."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from unwind.errors import UnwindError
 from unwind.local import golang, tools
 from unwind.local.paths import cache_dir, require_room_for_each
@@ -22,6 +21,8 @@ from unwind.local.tools import Binary, CacheCondition, Module, Origin, Tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from unwind.local.home import Shape
 
 _LOCK_POLL = 0.2
 # Measured for Kubernetes on linux/amd64: the size of a compiled package in Go's build cache, and again in the scratch
@@ -269,3 +270,40 @@ def _scratch(shelf: Path) -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+class Toolbox(msgspec.Struct, frozen=True):
+    """The paths of binaries and their assets, by name.
+
+    Plain text, because it is passed to the supervisor as JSON.
+    """
+
+    programs: dict[str, str]
+    assets: dict[str, str]
+
+    def program(self, tool: Tool) -> Path:
+        return Path(self.programs[tool.name])
+
+    def assets_of(self, tool: Tool) -> Path:
+        return Path(self.assets[tool.name])
+
+
+def needed(shape: Shape) -> list[Tool]:
+    """The tools that a control plane of this shape runs."""
+    needed = [tools.ETCD, tools.KUBE_APISERVER, tools.KUBE_CONTROLLER_MANAGER]
+    if shape.nodes:
+        needed += [tools.KUBE_SCHEDULER, tools.KWOK]
+    if shape.capi:
+        needed.append(tools.CLUSTER_API_MANAGER)
+    if shape.helm:
+        needed.append(tools.HELM)
+    return needed
+
+
+async def equip(shape: Shape, progress: ProgressListener | None = None) -> Toolbox:
+    """Find the tools for a control plane of this shape, and build those that are missing."""
+    found = await ensure(needed(shape), progress)
+    return Toolbox(
+        programs={name: str(tool.path) for name, tool in found.items()},
+        assets={tool.name: str(tools.assets(tool)) for tool in needed(shape) if tool.assets},
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from unwind.local.auditing import AuditLog
+from unwind.local.audit_log import AuditLog
 
 if TYPE_CHECKING:
     from pathlib import Path

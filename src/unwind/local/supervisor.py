@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.errors import UnwindError
+from unwind.local.build import Toolbox
 from unwind.local.home import Home, Shape
 from unwind.local.plane import Plane
-from unwind.local.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> PlaneRecord:
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "unwind.local.supervising",
+        "unwind.local.supervisor",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.local.workshop import Told, Workshop
 from unwind.errors import UnwindError
 from unwind.local import tools
-from unwind.local.building import ensure
+from unwind.local.build import ensure
 from unwind.local.tools import Binary, CacheCondition, Origin
 
 

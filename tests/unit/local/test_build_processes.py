@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.workshop import Told, Workshop, in_background, read_until
-from unwind.local import building, tools
-from unwind.local.building import ensure
+from unwind.local import build, tools
+from unwind.local.build import ensure
 from unwind.local.tools import Origin
 
 
@@ -85,7 +85,7 @@ async def test_a_cancellation_waits_for_what_is_written_under_the_lock() -> None
         started.set()
         done.append(finish.wait())
 
-    writing = asyncio.create_task(building._to_the_end(write))
+    writing = asyncio.create_task(build._to_the_end(write))
     await asyncio.to_thread(started.wait)
     try:
         writing.cancel()

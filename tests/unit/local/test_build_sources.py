@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.local.workshop import Proxied, Told, Usage, Workshop
 from unwind.errors import UnwindError
-from unwind.local import building, tools
-from unwind.local.building import ensure
+from unwind.local import build, tools
+from unwind.local.build import ensure
 from unwind.local.tools import CacheCondition, Origin, Tool
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ async def test_a_disk_that_fills_up_during_the_build_is_reported_and_freed(
     shop: Workshop, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(small_disk))
-    monkeypatch.setattr(building, "_require_room", lambda *_, **__: None)
+    monkeypatch.setattr(build, "_require_room", lambda *_, **__: None)
     (small_disk / "filler").write_bytes(bytes(3 << 20))
     before = shutil.disk_usage(small_disk).free
     with pytest.raises(UnwindError) as caught:
