@@ -25,7 +25,7 @@ from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SECRETS
 from unwind.api.sveltos import HelmChart, ValuesFrom
 from unwind.deleters.outcomes import TransientError
 from unwind.deploy.helm_install import HelmConflictError, key_of
-from unwind.helm import values
+from unwind.helm import charts
 from unwind.helm.charts import Chart
 from unwind.helm.program import HelmError
 from unwind.helm.release_secrets import HelmStatus
@@ -119,20 +119,20 @@ async def test_values_come_from_config_maps_and_secrets_in_their_order(plane: Pl
         ValuesFrom(kind="Secret", namespace=namespace, name="values"),
         ValuesFrom(kind="Secret", name="missing", optional=True),
     )
-    found = await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
+    found = await charts.collect(client, HelmChart(values_from=refs), namespace=namespace)
     assert found == ("colour: '{{ blue }}'\nreplicas: 2", "colour: red", "colour: green")
     missing = HelmChart(values_from=(ValuesFrom(kind="ConfigMap", name="missing"),))
     with pytest.raises(TransientError, match=f"ConfigMap {namespace}/missing not found"):
-        await values.collect(client, missing, namespace=namespace)
+        await charts.collect(client, missing, namespace=namespace)
     for text, why in (("[hush", "is not YAML"), ("hush", "is not a mapping")):
         await client.patch(SECRETS, "values", {"stringData": {"c": text}}, namespace=namespace)
         with pytest.raises(TransientError, match=f"'c' of Secret {namespace}/values {why}") as failed:
-            await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
+            await charts.collect(client, HelmChart(values_from=refs), namespace=namespace)
         assert "hush" not in str(failed.value)
     patch = {"metadata": {"annotations": {SVELTOS_TEMPLATE_ANNOTATION: "ok"}}}
     await client.patch(CONFIG_MAPS, "values", patch, namespace=namespace)
     with pytest.raises(TransientError, match="templates are not supported"):
-        await values.collect(client, HelmChart(values_from=refs[:1]), namespace=namespace)
+        await charts.collect(client, HelmChart(values_from=refs[:1]), namespace=namespace)
 
 
 async def test_a_chart_touches_nothing_that_somebody_else_created(step: Step) -> None:

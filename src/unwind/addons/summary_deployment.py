@@ -33,7 +33,7 @@ from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import ObjectOutcome
 from unwind.errors import UnwindError
-from unwind.helm import charts, values
+from unwind.helm import charts
 from unwind.inventory.writer import Records
 from unwind.removal import volume_claims
 from unwind.removal.removal import Removal
@@ -111,7 +111,7 @@ class SummaryDeployment:
         asked = [
             charts.read(
                 chart,
-                values=await values.collect(self.client, chart, namespace=namespace),
+                values=await charts.collect(self.client, chart, namespace=namespace),
                 order=len(spec.policy_refs) + place,
             )
             for place, chart in enumerate(wanted)

@@ -17,7 +17,7 @@ from unwind.cli import console
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
-from unwind.local import build, supervisor, tools
+from unwind.local import supervisor, tools
 from unwind.local.build import ensure, equip
 from unwind.local.capi import create_cluster
 from unwind.local.home import Home, PlaneRecord, RecordedCluster, Shape
