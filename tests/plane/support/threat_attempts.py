@@ -286,7 +286,7 @@ async def a_cluster_names_no_former_owner_that_is_another_profiles(it: Stage) ->
 
 
 async def _until_told(it: Stage, summary: str, word: str) -> None:
-    await waiting.until(
+    await object_watch.until(
         it.victim.client,
         sveltos.CLUSTER_SUMMARIES,
         summary,
