@@ -126,7 +126,7 @@ async def give_up(ctx: DeleteContext, obj: Obj, next: Next) -> Gone | Kept:
 
 
 def line_of(function: Any, offset: int) -> str:
-    return f"test_proving.py:{function.__code__.co_firstlineno + offset} in {function.__name__}"
+    return f"test_proofs.py:{function.__code__.co_firstlineno + offset} in {function.__name__}"
 
 
 @pytest.mark.parametrize("good", [purge, in_steps, keep], ids=lambda one: one.__name__)
@@ -257,7 +257,7 @@ async def test_a_deleter_with_a_predicate_stays_when_the_object_is_gone() -> Non
         return World(dict(BUCKET), Purge(interruptible(store)), state=lambda: store.trash)
 
     proof = await prove_idempotent(fresh)
-    assert any("in delete" in crash and "test_proving.py" in crash for crash in proof.crashes)
+    assert any("in delete" in crash and "test_proofs.py" in crash for crash in proof.crashes)
     assert fresh().links[0].name == "purge"
 
 
