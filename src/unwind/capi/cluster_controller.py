@@ -347,8 +347,11 @@ class ClusterTeardownController(Controller[Key]):
             return True  # recorded before the process ended
         if secret := await _secret_of(self._client, target, self._caches.clusters.get(key)):
             return DELETE_FOR_MOVE_ANNOTATION in (secret["metadata"].get("annotations") or {})
-        # While anything is deployed, the Secret has our finalizer: it was removed by force.
-        return any(not item.done for item in deployed)
+        # While anything is deployed, the Secret has our finalizer: it was removed by force. That tells nothing if the
+        # teardown ran until now, because then the manager has seen that the Cluster was not paused.
+        execution = self._runners.get(key)
+        running = execution is not None and execution.target.ref.uid == uid
+        return not running and any(not item.done for item in deployed)
 
     async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)

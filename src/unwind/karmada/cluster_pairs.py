@@ -211,8 +211,8 @@ class PairController(Controller[str]):
         target = targets.of_capi(cluster)
         return target.ref.uid not in self._identities and target.ready and not target.terminating
 
-    def _describe(self, key: str) -> dict[str, str]:
-        return {"cluster": key}
+    def _describe(self, key: str | Key) -> dict[str, str]:
+        return {"cluster": str(key)}
 
     # Reconcile
 
@@ -256,8 +256,11 @@ class PairController(Controller[str]):
         return any(can_be_paired(item) and self._owner.owns(item.metadata.name) for item in self._caches.clusters.cache)
 
     def _silent(self, key: Key, error: Exception) -> None:
-        # A Cluster that does not answer is not paired, and the next attempt comes later each time.
-        log.debug("identity of a cluster not read, will retry", cluster=str(key), why=str(error))
+        if isinstance(error, UnwindError):
+            # A Cluster that does not answer is not paired, and the next attempt comes later each time.
+            log.debug("identity of a cluster not read, will retry", cluster=str(key), why=str(error))
+        else:
+            self._failed(key, error)
 
     async def _confirmed(self, member: Cluster, pair: Pair, cluster: CapiCluster) -> bool:
         """Confirm the identity over both credentials. A pair counts only if it was known before the deletion began."""
