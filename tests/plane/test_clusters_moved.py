@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,15 @@ from unwind.api.names import (
     OWNERS_ANNOTATION,
     Finalizer,
 )
-from unwind.api.resources import SECRETS
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import NotFoundError
-from unwind.kube.object_watch import until, until_absent
+from unwind.kube.object_watch import until, until_absent, until_true
+from unwind.local import build, stubs, tools
+from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
@@ -203,6 +206,16 @@ class Arrived(ProfileScene):
         await cluster_moves.pause(self.client, self.cluster.name, self.namespace, paused=False)
 
 
+async def owners_recorded(source: DeployedScene) -> None:
+    """Return when the Cluster names the ClusterSummary of the profile `web`."""
+    uid = (await source.summary_of("web")).metadata.uid
+
+    def recorded(it: Object | None) -> bool:
+        return uid in ((it or {}).get("metadata", {}).get("annotations") or {}).get(OWNERS_ANNOTATION, "")
+
+    await until(source.client, CLUSTERS, source.cluster.name, recorded, "recorded", namespace=source.namespace)
+
+
 async def moved(plane: Plane, source: DeployedScene, client: Client) -> Arrived:
     """Deploy the profile `web` with two objects to a Cluster, and move the Cluster to another management cluster."""
     await serve(plane, client)
@@ -211,14 +224,8 @@ async def moved(plane: Plane, source: DeployedScene, client: Client) -> Arrived:
     await source.add_on("web")
     async with all_controllers(source.client, HOME):
         await source.deployed("web")
-        uid = (await source.summary_of("web")).metadata.uid
-
-        def recorded(it: Object | None) -> bool:
-            return uid in ((it or {}).get("metadata", {}).get("annotations") or {}).get(OWNERS_ANNOTATION, "")
-
-        name, namespace = source.cluster.name, source.namespace
-        await until(source.client, CLUSTERS, name, recorded, "recorded", namespace=namespace)
-        made = await cluster_moves.move(source.client, client, name, namespace)
+        await owners_recorded(source)
+        made = await cluster_moves.move(source.client, client, source.cluster.name, source.namespace)
         assert (await source.cluster.ended()).phase is Phase.MOVED
         await source.until_summaries_gone("web")
         assert source.deleted() == []
@@ -299,3 +306,80 @@ async def test_objects_of_an_unknown_owner_are_not_adopted(
         await there.cluster.delete()
         await there.cluster.ended()
         assert set(await there.on_member()) == {"web-0", "web-1"}
+
+
+async def make_movable(client: Client) -> None:
+    """Label the kinds of Cluster API as `clusterctl init` does."""
+    label = {"metadata": {"labels": {"clusterctl.cluster.x-k8s.io": ""}}}
+    for kind in (CLUSTERS, STUB_CLUSTERS, STUB_CONTROL_PLANES):
+        await client.patch(CUSTOM_RESOURCE_DEFINITIONS, f"{kind.plural}.{kind.group}", label)
+
+
+async def clusterctl_move(source: LocalCluster, target: LocalCluster, namespace: str) -> None:
+    program = (await build.ensure([tools.CLUSTERCTL]))[tools.CLUSTERCTL.name].path
+    run = await asyncio.create_subprocess_exec(
+        program,
+        "move",
+        f"--kubeconfig={source.kubeconfig}",
+        f"--to-kubeconfig={target.kubeconfig}",
+        f"--namespace={namespace}",
+        env={"CLUSTERCTL_DISABLE_VERSIONCHECK": "true", "HOME": str(source.files.directory)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await run.communicate()
+    assert run.returncode == 0, output.decode()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)  # clusterctl is built first
+@pytest.mark.parametrize("running", [True, False], ids=["with a manager", "without a manager"])
+async def test_clusterctl_moves_a_cluster_whose_add_ons_are_adopted(
+    plane: Plane, namespace: str, fresh_member: LocalCluster, running: bool
+) -> None:
+    source, target = DeployedScene(plane, namespace), fresh_member.client
+    await ensure_installed(source.client)
+    await serve(plane, target)
+    for definition in stubs.custom_resource_definitions():
+        await target.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
+        await until_true(target, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
+    await ensure_installed(target)
+    await make_movable(source.client)
+    await source.begin(topology=False)
+    await source.add_on("web")
+    name = source.cluster.name
+
+    async def move() -> None:
+        await clusterctl_move(plane.management, fresh_member, namespace)
+        await until_absent(source.client, CLUSTERS, name, namespace=namespace)
+        await until_absent(source.client, SECRETS, f"{name}-kubeconfig", namespace=namespace)
+
+    async with all_controllers(source.client, HOME):
+        await source.deployed("web")
+        await owners_recorded(source)
+        if running:
+            await move()
+            assert (await source.cluster.ended()).phase is Phase.MOVED
+    if not running:
+        await move()
+        async with all_controllers(source.client, HOME):
+            assert (await source.cluster.ended()).phase is Phase.MOVED
+    assert source.deleted() == []
+    before = await source.on_member()
+    assert set(before) == {"web-0", "web-1"}
+    made = await target.get(CLUSTERS, name, namespace=namespace)
+    assert not made["spec"].get("paused"), "clusterctl resumes it"
+    there = Arrived(target, source, made)
+    # Cluster API, which does not run there, would find out that the control plane is initialized.
+    ready = {"status": {"initialization": {"controlPlaneInitialized": True}}}
+    await target.patch(CLUSTERS, name, ready, namespace=namespace, subresource="status")
+    await there.add_on("web")
+    async with all_controllers(target, HOME):
+        await there.until_provisioned("web", cluster=name, type_="capi")
+        after = await there.on_member()
+        assert {key: it["metadata"]["uid"] for key, it in after.items()} == {
+            key: it["metadata"]["uid"] for key, it in before.items()
+        }
+        await there.cluster.delete()
+        teardown = await there.cluster.ended()
+        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "2/2")

@@ -250,6 +250,12 @@ CLUSTER_API_MANAGER = Tool(
     package="sigs.k8s.io/cluster-api/core",
     assets=("core/config/crd/bases/*.yaml",),
 )
+# Not in ALL: no control plane needs it.
+CLUSTERCTL = Tool(
+    name="clusterctl",
+    module=_module("clusterctl", "sigs.k8s.io/cluster-api", sources_mib=420, packages=1000),
+    package="sigs.k8s.io/cluster-api/cmd/clusterctl",
+)
 
 ALL = (
     ETCD,
