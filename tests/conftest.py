@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from image import build, helm
 from unwind.kube.informers import Informer
 from unwind.local.home import Shape
 from unwind.testing.managers import is_administrator
@@ -32,6 +34,14 @@ pytest_plugins = ["unwind.testing.plugin"]
 @pytest.fixture(scope="session")
 def plane_shape() -> Shape:
     return Shape(members=1, nodes=True, capi=True, cloud=True, cloud_delay=0.5)
+
+
+@pytest.fixture(scope="session")
+def image() -> build.Image:
+    """The container image of this source tree, for this machine; from the cache, if it has been built."""
+    if not shutil.which("apt-get"):
+        pytest.skip("the image is built from Debian packages, and apt is not installed")
+    return build.ensure(helm.native())
 
 
 # Tests of the machinery itself, which need no manager: deleters act on a member, and here the plane is one.

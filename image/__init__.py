@@ -1,0 +1,1 @@
+"""Builds the container image: `make image`. Not part of the product."""
