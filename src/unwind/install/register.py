@@ -57,6 +57,8 @@ MACHINERY = Contribution(
     ),
     at_home=(
         Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
+        # The Pod of a replica proves that it has ended, before its Leases expire.
+        Right("", ("pods",), ("list", "watch")),
         # The replicas share the CA of their serving certificates in a Secret.
         Right("", ("secrets",), (*READ, "create", "patch")),
     ),

@@ -3,6 +3,9 @@
 There is a fixed set of shards, each with a Lease, spread evenly over the live replicas. Each replica also has a Lease
 of its own. Leases cannot rule out two owners at once (docs/architecture.md, State in the API server): an owner
 therefore stops acting well before its Lease expires, and its late writes are harmless.
+
+The shards of a replica that was killed are free when its Leases expire. If its Pod proves that it has ended
+(`terminated_pods`), another replica releases them at once.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind import logs
 from unwind.api.meta import ObjectMeta
-from unwind.api.names import VERSION_ANNOTATION
+from unwind.api.names import POD_UID_ANNOTATION, VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited
@@ -24,12 +28,15 @@ from unwind.kube.client import DEADLINE
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
+from unwind.kube.terminated_pods import TerminatedPods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
+
+log = logs.get(__name__)
 
 SHARDS = 16
 _SHARD = "unwind-shard-"
@@ -84,13 +91,15 @@ class Shards:
         namespace: str,
         identity: str,
         version: str = "",
+        pod_uid: str = "",
         shards: int = SHARDS,
         timing: Timing = Timing(),  # noqa: B008 - frozen
         clock: Clock = SYSTEM,
         changed: Callable[[], None] = lambda: None,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`changed` is called when this replica gains or loses a shard. `version`: shown to the other replicas."""
+        """`changed` is called when this replica gains or loses a shard. `version`: shown to the other replicas.
+        `pod_uid`: the Pod that this replica runs in; empty outside of one."""
         self.identity = identity
         self.version = version
         self.shards = shards
@@ -113,6 +122,7 @@ class Shards:
         """When each Lease was last seen to be renewed, by our own clock: the clocks of others may be wrong."""
         self._wake = asyncio.Event()
         self._leases.subscribe(lambda _: self._wake.set())
+        self._pods = TerminatedPods(client, namespace=namespace, own_uid=pod_uid, changed=self._wake.set, clock=clock)
 
     @property
     def ready(self) -> bool:
@@ -147,6 +157,8 @@ class Shards:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._leases.run())
+                if self._pods.own_uid:
+                    group.create_task(self._pods.run())
                 await self._leases.until_synced()
                 while True:
                     taking = group.create_task(self._round())
@@ -185,14 +197,16 @@ class Shards:
         # Not what is held: a shard that we stopped acting for, and that is renewed below, is gained anew.
         before = self.owned
         self._observe()
-        wanted = {
-            shard for shard, replica in spread(self._alive(), shards=self.shards).items() if replica == self.identity
-        }
+        ended = self._ended()
+        alive = self._alive().difference(_identity(lease) for lease in ended)
+        wanted = {shard for shard, replica in spread(alive, shards=self.shards).items() if replica == self.identity}
         try:
             # No write may take so long that the other Leases expire behind it.
             async with asyncio.timeout(self._timing.renew):
                 if self._due(_REPLICA + self.identity):
                     await self._write(_REPLICA + self.identity, self._lease(_REPLICA + self.identity))
+                for lease in ended:
+                    await self._release_for(lease)
                 await gather_limited(
                     (self._settle(shard, wanted=shard in wanted) for shard in range(self.shards)), limit=self.shards
                 )
@@ -220,6 +234,33 @@ class Shards:
             if name.startswith(_REPLICA) and now - seen > self._timing.forgotten:
                 with suppress(NotFoundError, ConflictError):
                     await self._client.delete(LEASES, name, uid=lease.metadata.uid, namespace=self._namespace)
+
+    def _ended(self) -> list[Lease]:
+        """The Leases of other replicas whose Pods prove that they have ended."""
+        return [
+            lease
+            for lease in self._leases.cache
+            if lease.metadata.name.startswith(_REPLICA)
+            and _identity(lease) != self.identity
+            and self._pods.ended(lease.metadata.annotations.get(POD_UID_ANNOTATION, ""))
+        ]
+
+    async def _release_for(self, replica: Lease) -> None:
+        """Release the shards of a replica that has ended, as it would have done itself. Its last requests may still be
+        on their way, so the shards are not released as drained."""
+        identity = _identity(replica)
+        held = [lease for lease in self._leases.cache if lease.spec.holder_identity == identity]
+        shards = [lease for lease in held if lease.metadata.name.startswith(_SHARD)]
+        if shards:
+            log.info("releasing shards of a terminated replica", replica=identity, shards=len(shards))
+        await gather_limited(
+            (self._write(lease.metadata.name, lease, holder="") for lease in shards), limit=self.shards
+        )
+        # Last: as long as it exists, every replica with the evidence does the same.
+        with suppress(NotFoundError, ConflictError):
+            await self._client.delete(
+                LEASES, replica.metadata.name, uid=replica.metadata.uid, namespace=self._namespace
+            )
 
     async def _settle(self, shard: int, *, wanted: bool) -> None:
         name = _name(shard)
@@ -270,8 +311,9 @@ class Shards:
             if lease is None:
                 body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
                 metadata: Object = {"name": name, "namespace": self._namespace}
-                if name == _REPLICA + self.identity and self.version:
-                    metadata["annotations"] = {VERSION_ANNOTATION: self.version}
+                if name == _REPLICA + self.identity:
+                    annotations = {VERSION_ANNOTATION: self.version, POD_UID_ANNOTATION: self._pods.own_uid}
+                    metadata["annotations"] = {key: value for key, value in annotations.items() if value}
                 written = await self._client.create(LEASES, body | {"metadata": metadata, "spec": spec})
             else:
                 if lease.spec.holder_identity != holder:
@@ -329,6 +371,11 @@ class Shards:
         names = (lease.metadata.name for lease in self._leases.cache)
         others = {name.removeprefix(_REPLICA) for name in names if name.startswith(_REPLICA) and self._fresh(name)}
         return others | {self.identity}
+
+
+def _identity(lease: Lease) -> str:
+    """The identity of the replica that a Lease belongs to."""
+    return lease.metadata.name.removeprefix(_REPLICA)
 
 
 def _name(shard: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import re
 import signal
 import socket
@@ -176,6 +177,8 @@ class _Process:
             namespace=options.namespace,
             identity=identity,
             version=version_of("kube-unwind"),
+            # From the downward API.
+            pod_uid=os.environ.get("POD_UID", ""),
             troubled=_log_lease_failed,
         )
         recorder = Recorder(client, instance=identity)
