@@ -23,7 +23,7 @@ def watched() -> set[str]:
         f"{resource}.{group}".rstrip(".")
         for rule in rules
         if {"watch", "*"} & set(rule["verbs"])
-        for group in rule["apiGroups"]
+        for group in rule.get("apiGroups", ())
         for resource in rule["resources"]
     }
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from prometheus_client import Counter
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS
@@ -34,6 +35,8 @@ from unwind.teardown.signatures import RecordKeys
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from typing import Any
+
+    from prometheus_client import CollectorRegistry
 
     from unwind.api.hooks import HookRequest
     from unwind.api.unwind import Teardown
@@ -61,6 +64,36 @@ _PAUSED = "the Cluster is paused; nothing is removed until it is unpaused"
 _UNEXPECTED = "internal error; see the log of the Unwind manager"
 
 
+class GateMetrics:
+    """Counts the answers to hooks: go on, or wait."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._answers = Counter(
+            "unwind_gate_answers",
+            "Answers to lifecycle hooks of Cluster API: GoOn, or Wait with a reason.",
+            ["hook", "answer"],
+            registry=registry,
+        )
+
+    def counted(self, hook: Hook, handler: Handler, *, go_on: Response) -> Handler:
+        """The handler, with its answers counted. `go_on`: the one answer that does not wait."""
+        # Looked up once: hooks are called thousands of times while clusters wait.
+        went_on, waits = (self._answers.labels(hook.value, answer).inc for answer in ("GoOn", "Wait"))
+
+        def count(said: Response) -> Response:
+            (went_on if said is go_on else waits)()
+            return said
+
+        async def count_later(said: Coroutine[Any, Any, Response]) -> Response:
+            return count(await said)
+
+        def answer(body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
+            said = handler(body, request)
+            return count(said) if isinstance(said, Response) else count_later(said)
+
+        return answer
+
+
 class HookHandlers:
     """Handles Discovery and all hooks."""
 
@@ -75,6 +108,7 @@ class HookHandlers:
         hooks: Iterable[Hook],
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
+        metrics: GateMetrics | None = None,
     ) -> None:
         """`source`: what blocks a cluster without a Teardown. `namespace`: Unwind's own, which holds the keys of
         records. `hooks`: the hooks announced to Cluster API. `recorder`: for Events about checks that failed."""
@@ -83,6 +117,7 @@ class HookHandlers:
         self._source = source
         self._keys = keys or RecordKeys(client, namespace=namespace)
         self._recorder = recorder
+        self._metrics = metrics
         self._registry = registry
         self._hooks = tuple(hooks)
         self._go_on = {hook: hook_protocol.go_on(hook) for hook in Hook}
@@ -102,9 +137,10 @@ class HookHandlers:
     def _route(self, hook: Hook) -> Route:
         ask = self._may_be_deleted if hook is _DELETE else partial(self._may_go_on, hook)
         answer = _answering(hook, ask)
+        handler = partial(self._still_waiting, answer) if hook is _DELETE else answer
         return Route(
             path=hook_protocol.path(hook),
-            handler=partial(self._still_waiting, answer) if hook is _DELETE else answer,
+            handler=self._metrics.counted(hook, handler, go_on=self._go_on[hook]) if self._metrics else handler,
             name=hook.value,
             timeout=hook_protocol.TIMEOUT,
             late=_held(hook, _LATE),

@@ -44,6 +44,14 @@ def run(
     metrics_listen: Annotated[
         str, Parameter(env_var="UNWIND_METRICS_LISTEN", help="HTTP address for /healthz, /readyz and /metrics.")
     ] = "0.0.0.0:8080",
+    secure_metrics: Annotated[
+        bool,
+        Parameter(
+            env_var="UNWIND_SECURE_METRICS",
+            negative="",
+            help="Serve --metrics-listen over HTTPS, and /metrics only for tokens that may get the nonResourceURL.",
+        ),
+    ] = False,
     roles: Annotated[
         str, Parameter(env_var="UNWIND_ROLES", help="Roles of this process: controllers, serving, or both.")
     ] = "controllers,serving",
@@ -121,6 +129,7 @@ def run(
         namespace=namespace,
         listen=listener.parse_address(listen, option="--listen"),
         metrics_listen=listener.parse_address(metrics_listen, option="--metrics-listen"),
+        secure_metrics=secure_metrics,
         roles=_roles(roles),
         features=features.parse(feature_gates),
         tls_cert=tls_cert,

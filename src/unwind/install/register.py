@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.addons.manifests import ADDONS, SUMMARIES
 from unwind.api import names
-from unwind.api.resources import SERVICES
+from unwind.api.resources import CLUSTER_ROLES, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.capi.manifests import GATING
 from unwind.external.manifests import EXTERNAL
@@ -18,13 +18,28 @@ from unwind.install.own_objects import GUARDING
 from unwind.install.tenant_policies import TENANTS
 from unwind.karmada.manifests import MEMBERS
 from unwind.protection.manifests import PROTECTING
-from unwind.server.manager_names import PORT, SERVICE
+from unwind.server.manager_names import MANAGER, PORT, SERVICE
 from unwind.teardown.manifests import RECORDS, REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LISTENS_ON = 9443
+
+
+def metrics_reader(namespace: str) -> str:
+    """The ClusterRole to bind for reading the metrics of a manager that runs with --secure-metrics."""
+    return f"{MANAGER}:{namespace}:metrics-reader"
+
+
+def _objects(setting: Setting) -> list[dict[str, Any]]:
+    reader = {
+        "apiVersion": CLUSTER_ROLES.api_version,
+        "kind": CLUSTER_ROLES.kind,
+        "metadata": {"name": metrics_reader(setting.namespace)},
+        "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+    }
+    return [reader, *_service(setting)]
 
 
 def _service(setting: Setting) -> list[dict[str, Any]]:
@@ -54,6 +69,9 @@ MACHINERY = Contribution(
         # The uid of kube-system identifies the cluster.
         Right("", ("namespaces",), ("get",), ("kube-system",)),
         Right("events.k8s.io", ("events",), ("create", "patch")),
+        # Who may read the metrics (--secure-metrics).
+        Right("authentication.k8s.io", ("tokenreviews",), ("create",)),
+        Right("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
     ),
     at_home=(
         Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
@@ -63,7 +81,7 @@ MACHINERY = Contribution(
         Right("", ("secrets",), (*READ, "create", "patch")),
     ),
     kinds=(SERVICES,),
-    manifests=_service,
+    manifests=_objects,
 )
 
 REGISTER: Sequence[Contribution] = (

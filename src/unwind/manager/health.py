@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from unwind.components import Component
+    from unwind.server.authorization import TokenAuthorizer
 
 
 def new_registry() -> CollectorRegistry:
@@ -53,8 +54,15 @@ class Readiness:
         return sorted({part.name for part in self._parts if not part.ready})
 
 
-def routes(readiness: Readiness, registry: CollectorRegistry, *, dead: Callable[[], str] = lambda: "") -> list[Route]:
-    """`/healthz`, `/readyz` and `/metrics`. `dead` returns why the process should be restarted, or nothing."""
+def routes(
+    readiness: Readiness,
+    registry: CollectorRegistry,
+    *,
+    dead: Callable[[], str] = lambda: "",
+    authorizer: TokenAuthorizer | None = None,
+) -> list[Route]:
+    """`/healthz`, `/readyz` and `/metrics`. `dead` returns why the process should be restarted, or nothing.
+    `authorizer`: decides who may read the metrics; everyone may without it."""
 
     def healthz(body: bytes, request: Request) -> Response:
         why = dead()
@@ -71,7 +79,8 @@ def routes(readiness: Readiness, registry: CollectorRegistry, *, dead: Callable[
     def index(body: bytes, request: Request) -> Response:
         return Response(b"/healthz\n/readyz\n/metrics\n", content_type=TEXT)
 
+    guarded = authorizer.guarded("/metrics", metrics) if authorizer else metrics
     return [
         Route(path=path, name=path, handler=handler, methods=_READ)
-        for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics), ("/", index))
+        for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", guarded), ("/", index))
     ]

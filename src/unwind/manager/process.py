@@ -38,6 +38,7 @@ from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import described
+from unwind.server.authorization import TokenAuthorizer
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_secret import SharedCertificate
 from unwind.server.listener import Address, Limits, Listener, RequestMetrics, address_of, bind
@@ -73,6 +74,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = HOME
     listen: Address = Address("0.0.0.0", 9443)  # noqa: S104 - webhooks are called from elsewhere
     metrics_listen: Address = Address("0.0.0.0", 8080)  # noqa: S104 - and so are probes
+    secure_metrics: bool = False
+    """Whether the listener of metrics and probes uses TLS, and metrics need a token."""
     roles: tuple[Role, ...] = tuple(Role)
     features: dict[str, bool] = {}
     tls_cert: Path | None = None
@@ -181,6 +184,9 @@ class _Process:
             pod_uid=os.environ.get("POD_UID", ""),
             troubled=_log_lease_failed,
         )
+        Gauge("unwind_shards_owned", "Shards that this replica owns.", registry=self._registry).set_function(
+            lambda: len(shards.owned)
+        )
         recorder = Recorder(client, instance=identity)
         context = ManagerContext(
             client=client,
@@ -207,12 +213,19 @@ class _Process:
         self._shared += [item for share in shares for item in share.shared]
         self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
         targets = [target for share in shares for target in share.ca_bundle_targets]
-        tls = await self._secure(client, targets) if serves else None
+        tls = await self._secure(client, targets) if serves or options.secure_metrics else None
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
         self._readiness.add(self._parts)
-        probes = health.routes(self._readiness, self._registry, dead=lambda: self._watchdog.failure)
-        await self._open(Listener("metrics", probes, limits=_METRICS_LIMITS, requests=self._requests), probed)
+        probes = health.routes(
+            self._readiness,
+            self._registry,
+            dead=lambda: self._watchdog.failure,
+            authorizer=TokenAuthorizer(client) if options.secure_metrics else None,
+        )
+        metrics_tls = tls if options.secure_metrics else None
+        metrics = Listener("metrics", probes, tls=metrics_tls, limits=_METRICS_LIMITS, requests=self._requests)
+        await self._open(metrics, probed)
         if called is not None:
             routes = [route for share in shares for route in share.routes]
             self._https = Listener("https", routes, tls=tls, requests=self._requests, segments=self._segments)

@@ -31,7 +31,7 @@ from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, VALID
 from unwind.api.rights import Setting
 from unwind.capi import cluster_admission, hook_protocol, hook_registry
 from unwind.capi.cluster_controller import ClusterTeardownController
-from unwind.capi.hook_handlers import HookHandlers
+from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.registration_controller import RegistrationController
@@ -117,7 +117,9 @@ class Shared:
             recorder=context.recorder,
         )
         """Writes the Teardowns of withdrawals, for add-ons and Works."""
-        TeardownMetrics(self.caches.teardowns, context.registry)
+        TeardownMetrics(
+            self.caches.teardowns, context.registry, owns=context.shards.owns, clock=ServerClock(client.time)
+        )
         self.gate_source = GateSources(
             SummaryGateSource(client, self.caches, self.inventories), MemberGateSource(client)
         )
@@ -293,6 +295,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
         hooks=hook_protocol.switched_on(context.features),
         keys=shared.keys,
         recorder=recorder,
+        metrics=GateMetrics(context.registry),
     )
     return Components(
         controllers=(

@@ -30,6 +30,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Right, Setting
 from unwind.install.manifests import manifests, resource_of
+from unwind.install.register import metrics_reader
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -184,7 +185,8 @@ async def _until_in_effect(client: Client, namespace: str, aggregated: list[Obje
     """Wait until RBAC is in effect, a moment after it was written: with a clock that stands still, nothing is
     retried."""
     # One rule per role: a role takes effect as a whole.
-    roles = [role for role in (*_rendered(namespace), *aggregated) if role.get("rules")]
+    rendered = [role for role in _rendered(namespace) if role["metadata"]["name"] != metrics_reader(namespace)]
+    roles = [role for role in (*rendered, *aggregated) if role.get("rules")]
     wanted = [_first(role["rules"][0], role["metadata"].get("namespace", "")) for role in roles]
     try:
         async with asyncio.timeout(_HEEDED_WITHIN):

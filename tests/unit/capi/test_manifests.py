@@ -100,12 +100,12 @@ def test_who_moves_or_restores_clusters_may_bring_their_marks() -> None:
 
 def test_the_manager_may_change_its_own_registration_and_no_other() -> None:
     rules = [rule for role in of_kind("ClusterRole") for rule in role.get("rules", [])]
-    ours = [rule for rule in rules if "extensionconfigs" in rule["resources"]]
+    ours = [rule for rule in rules if "extensionconfigs" in rule.get("resources", ())]
     [named], [others] = [[rule for rule in ours if bool(rule.get("resourceNames")) is it] for it in (True, False)]
     assert named["resourceNames"] == [extension()["metadata"]["name"]]
     assert named["verbs"] == ["patch"]
     assert others["verbs"] == ["get", "list", "watch", "create"]
-    [hooks] = [rule for rule in rules if "mutatingwebhookconfigurations" in rule["resources"]]
+    [hooks] = [rule for rule in rules if "mutatingwebhookconfigurations" in rule.get("resources", ())]
     assert hooks["resourceNames"] == ["unwind-clusters.unwind-system"]
 
 
