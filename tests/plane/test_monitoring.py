@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support import profiles
 from tests.plane.support.manager_process import running
 from tests.plane.support.prometheus import scraping
 from tests.plane.support.requested_deletions import ANYTHING, Room, tidy
@@ -24,7 +25,7 @@ from unwind.install.dashboard import PANELS
 from unwind.server.certificate_secret import NAME as CERTIFICATE
 from unwind.server.path_keys import NAME as PATHS
 from unwind.server.path_segments import prefix
-from unwind.testing.managers import grant
+from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,12 +62,12 @@ async def test_every_query_of_the_dashboard_has_data_and_a_held_teardown_alerts_
     plane: Plane, namespace: str, tmp_path: Path
 ) -> None:
     client = plane.management.client
+    await profiles.install(client)
     room = Room(plane.management, namespace)
     await room.open()
-    await grant(client, f"monitoring-{namespace}", ANYTHING)
     await room.config_map("done")
     await room.config_map("stuck", finalizers=["example.dev/nobody"])
-    async with running(plane.management, namespace) as manager:
+    async with granting(client, f"monitoring-{namespace}", ANYTHING), running(plane.management, namespace) as manager:
         await manager.until_ready("https")
         async with scraping(manager.addresses["metrics"], rule_groups(runbooks="/alerts"), tmp_path) as prometheus:
             await eventually(partial(has_data, prometheus, "unwind_shards_owned"), "a first scrape")
@@ -83,8 +84,8 @@ async def test_every_query_of_the_dashboard_has_data_and_a_held_teardown_alerts_
             [group] = (await prometheus.get("rules"))["groups"]
             assert {rule["name"] for rule in group["rules"]} == {alert.name for alert in ALERTS}
             assert [rule["name"] for rule in group["rules"] if rule["health"] == "err"] == []
-            stuck = f'{{blocker="ConfigMap {room.name}/stuck"}}'
-            [held] = await prometheus.query(f"unwind_teardown_held_seconds{stuck}")
+            stuck = f'unwind_teardown_held_seconds{{blocker="ConfigMap {room.name}/stuck",actor!=""}}'
+            [held] = await eventually(partial(prometheus.query, stuck), "a diagnosed blocker")
             assert held["metric"]["target"] == f"ConfigMap {room.name}/stuck"
             assert "example.dev" in held["metric"]["actor"]
         await room.let_go(CONFIG_MAPS, "stuck")
