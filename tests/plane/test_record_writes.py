@@ -19,10 +19,9 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
-from unwind.clock import SystemClock
+from unwind.clock import ServerClock, SystemClock
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
-from unwind.kube.server_time import ServerClock
 from unwind.kube.transport import HttpTransport
 from unwind.manager.health import new_registry
 from unwind.testing.managers import manager_client, manager_connection

@@ -20,8 +20,7 @@ from unwind.api.unwind import Effort, StepState
 from unwind.clock import SYSTEM
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.kube.finalizers import set_finalizer
-from unwind.kube.updates import IN_TIME, WORTH_TELLING
+from unwind.kube.updates import IN_TIME, WORTH_TELLING, set_finalizer
 from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Gauge, Histogram
+import prometheus_client
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -20,16 +20,16 @@ class Measures:
     """Counts the deletions of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._ends = Counter(
+        self._ends = prometheus_client.Counter(
             "unwind_deletions",
             "Finished deletions of external resources, by outcome: gone or kept.",
             ["kind", "end"],
             registry=registry,
         )
-        self._waiting = Gauge(
+        self._waiting = prometheus_client.Gauge(
             "unwind_deletions_waiting", "Objects whose external resource is being deleted.", ["kind"], registry=registry
         )
-        self._seconds = Histogram(
+        self._seconds = prometheus_client.Histogram(
             "unwind_deletion_seconds",
             "Time from the deletionTimestamp of an object to the end of its deletion.",
             ["kind", "end"],

@@ -15,7 +15,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight, gather_limited
 from unwind.deleters.memo import Memo
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
-from unwind.kube.finalizers import discard
+from unwind.kube.updates import discard
 from unwind.kube.workqueue import Backoff
 
 if TYPE_CHECKING:

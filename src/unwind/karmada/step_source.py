@@ -17,7 +17,7 @@ from unwind.karmada.caches import executes_for
 from unwind.karmada.remove_strategy import decided_by, steps_of
 from unwind.karmada.work_apply import takes_along
 from unwind.kube.decoding import Key
-from unwind.kube.finalizers import discard
+from unwind.kube.updates import discard
 from unwind.kube.workqueue import Queue
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import StepSource, StepTerms

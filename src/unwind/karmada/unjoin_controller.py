@@ -27,8 +27,7 @@ from unwind.karmada.unjoin_runner import UnjoinCleanup, UnjoinRunner
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
-from unwind.kube.field_managers import not_seen, who_set, who_wrote
-from unwind.kube.updates import revise
+from unwind.kube.updates import not_seen, revise, who_set, who_wrote
 from unwind.members import targets
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, release

@@ -16,7 +16,7 @@ from unwind.deploy.reports import first
 from unwind.karmada.object_health import health_of
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
-from unwind.kube.finalizers import set_finalizer
+from unwind.kube.updates import set_finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,7 +12,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from unwind.api.resources import NAMESPACES
+from unwind.clock import ServerTime
 from unwind.kube import absence, fencing
+from unwind.kube.decoding import Page, WatchEvent, decode_response, object_of
 from unwind.kube.errors import (
     AnotherClusterError,
     ApiError,
@@ -22,8 +24,6 @@ from unwind.kube.errors import (
     UnreadableError,
     error_of,
 )
-from unwind.kube.responses import Page, WatchEvent, object_of, read
-from unwind.kube.server_time import ServerTime
 from unwind.kube.transport import HttpTransport, Pinning, ServerAnswer
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Client:
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         path = resource.path(name, namespace=namespace)
         body = await self._call("get", resource, "GET", path, name=name)
-        return object_of(body, path) if type is dict else read(body, type, path)
+        return object_of(body, path) if type is dict else decode_response(body, type, path)
 
     async def list(
         self,
@@ -144,7 +144,7 @@ class Client:
                     raise
                 limit = max(1, limit // 8)
                 continue
-            page = read(body, Page, path)
+            page = decode_response(body, Page, path)
             total += len(body)
             # A CRD may name its list kind freely, but not like its items.
             other = page.kind in ("", "Status", resource.kind)
@@ -175,7 +175,7 @@ class Client:
         async with aclosing(lines):
             async for batch in lines:
                 for line in batch:
-                    yield read(line, WatchEvent, resource.plural)
+                    yield decode_response(line, WatchEvent, resource.plural)
 
     async def watch_lines(
         self,
@@ -381,7 +381,7 @@ class Client:
             headers={**_JSON, "Content-Type": content_type},
             name=name,
         )
-        decoded: Object = read(answer, dict, path)
+        decoded: Object = decode_response(answer, dict, path)
         if decoded.get("kind") != "Status" and not isinstance(decoded.get("metadata"), dict):
             raise UnreadableError(f"the response of {self.connection.server} to {method} {path} is not an object")
         return decoded

@@ -1,4 +1,4 @@
-"""Views: how objects are decoded into a cache: typed, raw, or metadata only."""
+"""Decodes what API servers send: responses, pages and events, and the views of objects in a cache."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import msgspec
 
 from unwind.api.meta import OwnerReference
 from unwind.api.resources import Resource
+from unwind.kube.errors import UnreadableError
 
 T = TypeVar("T")
 
 _JSON = "application/json"
 _PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+Object = dict[str, Any]
 
 
 class Key(NamedTuple):
@@ -136,3 +138,51 @@ def typed(resource: Resource, type_: type[T]) -> View[T]:
         return Stamp(Key(sys.intern(head.namespace or ""), head.name), head.uid, head.resource_version)
 
     return View(resource, decode, stamp)
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One event of a watch."""
+
+    type: str
+    object: Object
+
+
+class _ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining_item_count": "remainingItemCount",
+    },
+):
+    resource_version: str = ""
+    continue_: str = ""
+    remaining_item_count: int = 0
+    """Number of items on the following pages, if the server knows it: not with a selector."""
+
+
+class Page(msgspec.Struct):
+    """A page of a list, with undecoded items."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+    kind: str = ""
+
+
+def decode_response(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
+    """Decode a response. Raises UnreadableError, because a proxy may return anything."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableError(
+            f"cannot decode the response of the API server to a request for {what} ({error})"
+        ) from error
+
+
+def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Object:
+    """The object in a response, with this key in its metadata."""
+    found: Object = decode_response(body, dict, what)
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
+        raise UnreadableError(f"the response of the API server to a request for {what} is not an object")
+    return found

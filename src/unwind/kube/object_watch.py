@@ -11,8 +11,8 @@ import msgspec
 
 from unwind import logs
 from unwind.errors import TimedOutError, UnwindError
+from unwind.kube.decoding import WatchEvent
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
-from unwind.kube.responses import WatchEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -1,18 +1,23 @@
-"""Compare-and-swap of an object that others change at the same time, and how soon a status is written."""
+"""Writes to objects that others change too: compare-and-swap, finalizers, and which field manager wrote a field."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.names import UNKNOWN_USER
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
 WORTH_TELLING = 0.5
+UNKNOWN = "unknown"
+
+
 """Seconds that a wait has to last before a status reports it."""
 IN_TIME = 2.0
 """Seconds after which a status reports what is not urgent."""
@@ -52,3 +57,76 @@ async def revise(
                 return None
             if not tries or isinstance(refusal, NotFoundError):
                 raise
+
+
+async def set_finalizer(
+    client: Client, resource: Resource, meta: ObjectMeta, finalizer: str, *, wanted: bool
+) -> Object | None:
+    """Add or remove a finalizer of the object with this metadata; returns the object if it had to be changed."""
+    read: Object = {
+        "name": meta.name,
+        "namespace": meta.namespace or None,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+        "finalizers": list(meta.finalizers),
+    }
+
+    def change(now: Object) -> Object | None:
+        have = now["metadata"].get("finalizers") or []
+        if (finalizer in have) is wanted:
+            return None
+        left = [item for item in have if item != finalizer]
+        return {"metadata": {"finalizers": [*left, str(finalizer)] if wanted else left}}
+
+    return await revise(client, resource, {"metadata": read}, change)
+
+
+async def discard(
+    client: Client, resource: Resource, name: str, *, uid: str, finalizer: str, namespace: str | None = None
+) -> None:
+    """Delete exactly this object and remove Unwind's finalizer. Finalizers of other controllers stay."""
+    try:
+        # The response is the object as it waits for its finalizers, or a Status if it had none.
+        found = await client.delete(resource, name, uid=uid, namespace=namespace)
+        while found["kind"] == resource.kind and found["metadata"]["uid"] == uid:
+            have = found["metadata"].get("finalizers") or []
+            left = [item for item in have if item != finalizer]
+            if left == have:
+                return
+            try:
+                found = await client.revise(resource, found, {"metadata": {"finalizers": left}})
+            except ConflictError:
+                found = await client.get(resource, name, namespace=namespace)
+            else:
+                return
+    except (NotFoundError, ConflictError):
+        pass  # another client was faster, or the name belongs to another object by now
+
+
+def who_set(obj: Object, annotation: str) -> str:
+    """The field manager that set an annotation last: a program, not a user."""
+    return who_wrote(obj, "metadata", "annotations", annotation)
+
+
+def not_seen(field_manager: str) -> str:
+    """The text for an unknown user, with the field manager as a hint."""
+    return f"{UNKNOWN_USER} (field manager {field_manager})"
+
+
+def who_wrote(obj: Object, *path: str) -> str:
+    """The field manager that wrote a field last; UNKNOWN if the API server does not track it: it does not for an
+    object that was created without any field."""
+    writers = [
+        (field.get("time", ""), field.get("manager", ""))
+        for field in obj["metadata"].get("managedFields") or ()
+        if _has(field.get("fieldsV1", {}), path)
+    ]
+    return max(writers)[1] if writers else UNKNOWN
+
+
+def _has(fields: Object, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if f"f:{name}" not in fields:
+            return False
+        fields = fields[f"f:{name}"]
+    return True

@@ -36,6 +36,7 @@ from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.registration_controller import RegistrationController
 from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
+from unwind.clock import ServerClock
 from unwind.components import FEATURE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
@@ -53,7 +54,6 @@ from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
-from unwind.kube.server_time import ServerClock
 from unwind.members.members import Members
 from unwind.preview import removal_forecast
 from unwind.protection.controller import ProtectionController

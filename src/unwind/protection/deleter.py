@@ -17,7 +17,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.deleters.outcomes import Again, Kept
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.kube.errors import NotFoundError
-from unwind.kube.field_managers import UNKNOWN, who_wrote
+from unwind.kube.updates import UNKNOWN, who_wrote
 from unwind.protection import kinds, rules, subjects
 from unwind.protection.kinds import Rest
 from unwind.protection.live_reader import ProtectionLookup

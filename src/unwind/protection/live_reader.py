@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from unwind.kube.client import Client
-    from unwind.kube.decoding import Metadata, View
-    from unwind.kube.responses import Page
+    from unwind.kube.decoding import Metadata, Page, View
     from unwind.protection.namespace_cache import Counted
     from unwind.protection.subjects import Defined, LabelledObject
 

@@ -11,9 +11,8 @@ from unwind.protection.kinds import EXEMPT, KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from unwind.kube.client import Object
     from unwind.protection.kinds import ProtectedKind
-
-    Object = dict[str, Any]
 
 PROTECTION_PATH = "/admit/deletions"
 """The path of the webhook for DELETE requests."""

@@ -14,7 +14,7 @@ from unwind.api.names import (
     ConditionType,
     Reason,
 )
-from unwind.kube.field_managers import not_seen, who_set
+from unwind.kube.updates import not_seen, who_set
 
 if TYPE_CHECKING:
     from datetime import datetime

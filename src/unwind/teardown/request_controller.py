@@ -35,7 +35,7 @@ from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.events import Regarding
-from unwind.kube.finalizers import set_finalizer
+from unwind.kube.updates import set_finalizer
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import cancellation, plan, requests
 from unwind.teardown import status as teardown_status

@@ -41,9 +41,9 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.kube.finalizers import discard
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
+from unwind.kube.updates import discard
 from unwind.manager.health import new_registry
 from unwind.preview.removal_forecast import refusals
 from unwind.teardown.manifests import REQUESTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from email.utils import format_datetime
 
-from unwind.kube.server_time import ServerClock, ServerTime
+from unwind.clock import ServerClock, ServerTime
 from unwind.testing.clock import StillClock
 
 NOON = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from unwind.api.annotation_values import DeletePolicy
 from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.clock import ServerClock
 from unwind.components import ManagerContext, Role
 from unwind.external.member_ends import MemberEnds
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.metrics import Metrics
-from unwind.kube.server_time import ServerClock
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import components
 from unwind.members.members import Members

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unwind.kube.field_managers import who_set, who_wrote
+from unwind.kube.updates import who_set, who_wrote
 
 
 def written(manager: str, at: str, fields: dict[str, Any]) -> dict[str, Any]:
