@@ -38,8 +38,7 @@ from unwind.manager.health import new_registry
 from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import configuration
 from unwind.protection.namespace_cache import ProtectionCaches
-from unwind.protection.reports import DenialReporter
-from unwind.protection.webhook import ProtectionWebhook
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook
 from unwind.server.listener import Address, Listener, address_of, bind
 from unwind.server.routes import Request, Response, Route
 from unwind.server.tls import Tls

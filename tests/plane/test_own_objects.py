@@ -44,7 +44,7 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
 from unwind.protection.controller import ProtectionController, mended
-from unwind.protection.reports import RestoreReporter
+from unwind.protection.webhook import RestoreReporter
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION
 from unwind.testing.managers import manager_client
 

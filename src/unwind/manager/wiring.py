@@ -60,8 +60,7 @@ from unwind.protection.controller import ProtectionController
 from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
-from unwind.protection.reports import DenialReporter, RestoreReporter
-from unwind.protection.webhook import ProtectionWebhook
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
 from unwind.server.routes import CABundleTarget
 from unwind.teardown.gate import GateSources
 from unwind.teardown.request_controller import RequestController

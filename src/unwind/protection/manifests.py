@@ -14,8 +14,9 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
-from unwind.protection import policies, webhook_configuration
+from unwind.protection import policies, webhook
 from unwind.protection.kinds import KINDS
+from unwind.protection.webhook import webhook_manifest
 from unwind.server import path_segments
 from unwind.server.manager_names import MANAGER, granted, webhook
 
@@ -66,7 +67,7 @@ def retired(namespace: str) -> set[str]:
 
 def configuration(namespace: str, calling: Callable[[str], Object], *, everything: bool) -> Object:
     """The webhook configuration: for all kinds, or only for what policies cannot decide."""
-    asking = webhook_configuration.asking(calling, everything=everything)
+    asking = webhook_manifest(calling, everything=everything)
     return _object(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace), webhooks=asking)
 
 

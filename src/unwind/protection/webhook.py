@@ -1,4 +1,4 @@
-"""The admission webhook of deletion protection, for DELETE requests and label values.
+"""The admission webhook of deletion protection: its registration, its answers to DELETE requests, and its reports.
 
 A denial may come from the object or from caches. An allowed request is confirmed by a fresh read if anything but the
 object decides.
@@ -8,30 +8,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prometheus_client import Counter
+
+from unwind import logs
 from unwind.api import admission
-from unwind.protection import kinds, rules, subjects
-from unwind.protection.kinds import Rest
+from unwind.api.names import DELETE_PROTECTION_LABEL, EventReason
+from unwind.kube.events import Regarding
+from unwind.kube.metrics import OTHER
+from unwind.protection import kinds, policies, rules, subjects
+from unwind.protection.kinds import EXEMPT, KINDS, Rest
 from unwind.protection.rules import Contents, Denied, Why
-from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Response, Route, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from prometheus_client import CollectorRegistry
 
     from unwind.api.admission import Asked
     from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
+    from unwind.kube.events import Recorder
     from unwind.protection.kinds import ProtectedKind
     from unwind.protection.live_reader import ProtectionLookup
-    from unwind.protection.reports import DenialReporter
     from unwind.protection.subjects import LabelledObject
     from unwind.server.routes import Request
-
 
 # These users create objects from templates, such as the claims of a StatefulSet, which have no owner.
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 _SYSTEM_ACCOUNTS = "system:serviceaccounts:kube-system"
 # The share of the remaining time that may be used: the response has to arrive as well.
 _SHARE = 0.8
+PROTECTION_PATH = "/admit/deletions"
+log = logs.get(__name__)
+
+_KNOWN = frozenset(KINDS)
 
 
 class NamespaceCounts(Protocol):
@@ -173,3 +185,174 @@ def _unread(body: bytes, error: ValueError) -> Response:
     if asked := admission.barely(body):
         return Response(admission.unreadable(asked, str(error)))
     return refusal(400, str(error))
+
+
+"""The path of the webhook for DELETE requests."""
+LABELS_PATH = "/admit/labels"
+"""The path of the webhook for label values, used without policies."""
+CONTAINERS: tuple[ProtectedKind, ...] = tuple(kind for kind in KINDS if kind.rest)
+"""The kinds that contain others, whose contents decide."""
+
+# Seconds. A DELETE waits for a read of everything in the namespace, or of all resources of the CRD. The same without a
+# label: on a timeout the API server allows the DELETE.
+_PATIENCE = 10
+# Seconds that the write of a label waits for a manager that does not respond.
+_SHORT = 3
+
+
+def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> list[Object]:
+    """The webhooks. `calling`: the client config for a path.
+
+    `everything`: also for decisions that policies make if the API server has them.
+    """
+    unlabelled = _webhook(
+        "unlabelled",
+        calling(PROTECTION_PATH),
+        CONTAINERS,
+        operations=("DELETE",),
+        labelled=False,
+        conditions=[policies.STANDING],
+        # It has no label itself, but may contain something protected: a stopped manager never blocks it.
+        failurePolicy="Ignore",
+        timeoutSeconds=_PATIENCE,
+        sideEffects="NoneOnDryRun",
+    )
+    labelled = _webhook(
+        "labelled",
+        calling(PROTECTION_PATH),
+        KINDS if everything else CONTAINERS,
+        operations=("DELETE",),
+        labelled=True,
+        conditions=[policies.STANDING],
+        failurePolicy="Fail",
+        timeoutSeconds=_PATIENCE,
+        sideEffects="NoneOnDryRun",
+    )
+    if not everything:
+        return [labelled, unlabelled]
+    # A webhook of its own: while no manager runs, only requests that could be denied are blocked.
+    others = _webhook(
+        "any-kind",
+        calling(PROTECTION_PATH),
+        None,
+        operations=("DELETE",),
+        labelled=True,
+        conditions=[policies.STANDING, policies.not_of((*KINDS, *EXEMPT)), policies.UNCONTROLLED],
+        selecting=[policies.NOT_CASCADING],
+        failurePolicy="Fail",
+        timeoutSeconds=_PATIENCE,
+        sideEffects="NoneOnDryRun",
+    )
+    writing = _webhook(
+        "labels",
+        calling(LABELS_PATH),
+        None,
+        operations=("CREATE", "UPDATE"),
+        labelled=True,
+        conditions=[*policies.NEW_VALUE, policies.not_of(EXEMPT)],
+        # An unknown value protects anyway, so writes do not wait for a stopped manager.
+        failurePolicy="Ignore",
+        timeoutSeconds=_SHORT,
+        sideEffects="None",
+    )
+    return [labelled, unlabelled, others, writing]
+
+
+def _webhook(
+    name: str,
+    client_config: Object,
+    kinds: Iterable[ProtectedKind] | None,
+    *,
+    operations: tuple[str, ...],
+    labelled: bool,
+    conditions: list[Object],
+    selecting: Iterable[Object] = (),
+    **more: Any,
+) -> Object:
+    """`kinds`: None for all. `selecting`: a further requirement on the label."""
+    # The API server's defaults are explicit, so that the stored object can be compared.
+    exists = {"key": DELETE_PROTECTION_LABEL, "operator": "Exists" if labelled else "DoesNotExist"}
+    return {
+        "name": f"{name}.protection.unwind.dev",
+        "clientConfig": client_config,
+        "rules": [policies.any_rule(*operations)] if kinds is None else policies.rules(kinds, operations),
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {"matchExpressions": [exists, *selecting]},
+        "matchConditions": conditions,
+        "admissionReviewVersions": ["v1"],
+        **more,
+    }
+
+
+class RestoreReporter:
+    """Reports restored policies: a metric, and an Event on the policy."""
+
+    def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._restored = Counter(
+            "unwind_policies_restored", "Admission policies that were restored.", ["kind"], registry=registry
+        )
+
+    def report(self, resource: Resource, obj: Object, note: str) -> None:
+        """Report that this object was restored. `note`: what was wrong with it."""
+        self._restored.labels(resource.kind).inc()
+        it = Regarding(resource.api_version, resource.kind, obj["metadata"]["name"], obj["metadata"]["uid"])
+        self._recorder.report(it, EventReason.POLICY_RESTORED, note, action="Restore", type="Warning")
+
+
+class DenialReporter:
+    """Reports denials; none for a dry run."""
+
+    def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # Not by user: the number of users is unbounded.
+        self._denials = Counter(
+            "unwind_protection_denials",
+            "Requests denied by deletion protection.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+
+    def denied(self, asked: Asked, found: LabelledObject, denied: Denied, request: Request) -> None:
+        """Report a denial."""
+        if asked.dry_run:
+            return
+        self._denials.labels(_name(found.subject.kind), denied.why.value).inc()
+        ref, user = found.ref, asked.user_info
+        where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        # A review has neither the address nor the program of the user; of a service account it names the Pod and the
+        # node.
+        log.warning(
+            "request denied",
+            object=f"{ref.kind}/{where}",
+            uid=ref.uid,
+            group=ref.group,
+            operation=asked.operation,
+            user=user.username,
+            groups=list(user.groups),
+            extra=dict(user.extra),
+            asked_by=request.peer,
+            review=asked.uid,
+            reason=denied.why.value,
+            why=denied.message,
+        )
+        if asked.operation != "DELETE":
+            return  # a denied object may not exist
+        self._recorder.report(
+            Regarding(_api_version(asked), ref.kind, ref.name, ref.uid, ref.namespace),
+            EventReason.REFUSED,
+            denied.message,
+            action="Delete",
+            type="Warning",
+        )
+
+
+def _name(kind: ProtectedKind) -> str:
+    if kind not in _KNOWN:
+        return OTHER
+    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+
+
+def _api_version(asked: Asked) -> str:
+    return f"{asked.kind.group}/{asked.kind.version}" if asked.kind.group else asked.kind.version

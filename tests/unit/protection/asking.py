@@ -19,9 +19,7 @@ from unwind.kube.transport import ServerAnswer
 from unwind.manager.health import new_registry
 from unwind.protection.kinds import EXEMPT, KINDS, ProtectedKind
 from unwind.protection.live_reader import ProtectionLookup
-from unwind.protection.reports import DenialReporter
-from unwind.protection.webhook import ProtectionWebhook
-from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
+from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, DenialReporter, ProtectionWebhook
 from unwind.server.routes import Request, Response
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from unwind.components import FEATURE
 from unwind.install.manifests import everything, manifests
 from unwind.manager import feature_gates
 from unwind.protection import manifests as protection_manifests
-from unwind.protection import policies, webhook_configuration
+from unwind.protection import policies, webhook
 from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
-from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
+from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, webhook_manifest
 from unwind.server.manager_names import is_ours, remembered, webhook
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_what_only_the_rest_of_the_cluster_knows_no_policy_denies() -> None:
 
 @pytest.mark.parametrize("everything_asked", [True, False])
 def test_a_dead_manager_holds_only_what_is_labelled(everything_asked: bool) -> None:
-    asking = webhook_configuration.asking(lambda path: {"url": path}, everything=everything_asked)
+    asking = webhook_manifest(lambda path: {"url": path}, everything=everything_asked)
     holding = {item["name"].partition(".")[0]: item for item in asking if item["failurePolicy"] == "Fail"}
     assert holding.keys() == ({"labelled", "any-kind"} if everything_asked else {"labelled"})
     kinds = KINDS if everything_asked else (NAMESPACE, DEFINITION)
@@ -111,7 +111,7 @@ def test_a_dead_manager_holds_only_what_is_labelled(everything_asked: bool) -> N
 
 def test_labels_are_asked_about_only_where_no_policy_looks_at_them() -> None:
     for everything_asked, paths in ((True, {PROTECTION_PATH, LABELS_PATH}), (False, {PROTECTION_PATH})):
-        asking = webhook_configuration.asking(lambda path: {"url": path}, everything=everything_asked)
+        asking = webhook_manifest(lambda path: {"url": path}, everything=everything_asked)
         assert {item["clientConfig"]["url"] for item in asking} == paths
 
 
