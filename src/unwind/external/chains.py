@@ -1,13 +1,21 @@
-"""Runs the deleter chain of an object with an external resource."""
+"""Runs the deleter chain of an object with an external resource, and writes the ledger of what stays.
+
+The ledger is in Inventories in Unwind's namespace, one for each object. `kept-UID`: the external resource stays.
+`released-UID`: Unwind removed the finalizers of an operator. They have neither owner nor finalizer, because they must
+outlast the object.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from unwind import logs
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import Reason
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, LedgerNote, MemberRef
 from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
 from unwind.deleters.context import DeleteContext
@@ -17,16 +25,17 @@ from unwind.deleters.memo import on_object
 from unwind.deleters.outcomes import Again, Pace, PermanentError, Severity, TransientError
 from unwind.deleters.references import Resolver
 from unwind.errors import UnwindError
-from unwind.external import credentials, ledger_entries
-from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+from unwind.external import credentials
+from unwind.inventory import ledger
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractAsyncContextManager
+    from datetime import datetime
 
     from unwind.api.annotation_values import DeletePolicy
-    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.deleters.attempt import Waiting
@@ -40,10 +49,11 @@ if TYPE_CHECKING:
     from unwind.kube.discovery import Discovery
     from unwind.kube.watches import Watches
 
-
 # A deleter that waits leaves the chain with Again; one that stays inside for this long hangs.
 _WITHIN = 600.0
 OPERATOR_AGAIN = 30.0
+
+
 """Seconds after which an object that its operator deletes is checked again. Nothing reports that an operator stops."""
 
 
@@ -87,7 +97,7 @@ class Chains:
 
     async def note(self, resource: Resource, ref: ObjectRef, outcome: Kept) -> Kept | Failed:
         """Record in the ledger that it is kept; only then may the object go."""
-        wanted = ledger_entries.kept(
+        wanted = kept(
             ref,
             outcome,
             resource=resource,
@@ -96,7 +106,7 @@ class Chains:
             at=self._clock.now(),
         )
         try:
-            await ledger_entries.write(self._client, wanted)
+            await write(self._client, wanted)
         except (ApiError, UnreachableError) as error:
             told = f"cannot record the kept {ref} in the ledger: {error}"
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
@@ -113,14 +123,14 @@ class Chains:
         record = ReleasedFinalizers(
             object=ref,
             resource=resource,
-            cluster=ledger_entries.home(self._watches.cluster),
+            cluster=home(self._watches.cluster),
             system_uid=self._watches.cluster,
             finalizers=held,
             external=external.name,
             why=why,
         )
-        wanted = ledger_entries.released(record, namespace=self._namespace, at=self._clock.now())
-        await ledger_entries.write(self._client, wanted)
+        wanted = released(record, namespace=self._namespace, at=self._clock.now())
+        await write(self._client, wanted)
         return held
 
     async def operator(self, external: External) -> str:
@@ -129,7 +139,7 @@ class Chains:
 
     async def unnote(self, ref: ObjectRef) -> None:
         """Delete the ledger entry: the resource is gone after all."""
-        await ledger_entries.withdraw(self._client, ledger_entries.kept_name(ref), namespace=self._namespace)
+        await withdraw(self._client, kept_name(ref), namespace=self._namespace)
 
     async def _go(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> Outcome:
         held = any(name in external.finalizers for name in obj["metadata"].get("finalizers") or ())
@@ -306,3 +316,57 @@ class Waits:
     async def _wait(self, target: ExternalTarget, event: Event) -> None:
         await happened(event, self._clock)
         self._again(target)
+
+
+def home(system_uid: str) -> ObjectRef:
+    """Represents the management cluster, which has no Cluster object."""
+    return ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=system_uid)
+
+
+def kept_name(ref: ObjectRef) -> str:
+    """The name of the entry of a kept resource: stable across retries, and unique to the object."""
+    return f"kept-{ref.uid}"
+
+
+def kept(ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime) -> Inventory:
+    """The entry of a kept resource of an object on the management cluster (pure)."""
+    entry = ledger.entry(ledger.kept(ref, outcome, at=at), resource=resource.plural)
+    return _inventory(kept_name(ref), namespace, entry, MemberRef(object=home(cluster), system_uid=cluster))
+
+
+def released_name(ref: ObjectRef) -> str:
+    """The name of the entry of removed finalizers."""
+    return f"released-{ref.uid}"
+
+
+def released(it: ReleasedFinalizers, *, namespace: str, at: datetime) -> Inventory:
+    """The entry of removed finalizers (pure)."""
+    note = LedgerNote(
+        reason=Reason.FINALIZER_REMOVED,
+        message=it.message,
+        by=f"unwind ({it.external})",
+        at=at.replace(microsecond=0),
+    )
+    entry = Entry(object=it.object, resource=it.resource.plural, state=EntryState.REMOVED.value, ledger=note)
+    member = MemberRef(object=it.cluster, system_uid=it.system_uid)
+    return _inventory(released_name(it.object), namespace, entry, member)
+
+
+def _inventory(name: str, namespace: str, entry: Entry, member: MemberRef) -> Inventory:
+    return Inventory(
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        spec=InventorySpec(owner=entry.object, member=member, entries={entry.object.uid: entry}),
+    )
+
+
+async def write(client: Client, wanted: Inventory) -> None:
+    """Create an entry; an interrupted attempt may have created it already."""
+    with suppress(AlreadyExistsError):
+        await client.create(INVENTORIES, manifest(INVENTORIES, wanted))
+
+
+async def withdraw(client: Client, name: str, *, namespace: str) -> None:
+    """Delete an entry: what it records was not done after all."""
+    with suppress(NotFoundError, ConflictError):
+        found = await client.get(INVENTORIES, name, namespace=namespace)
+        await client.delete(INVENTORIES, name, uid=found["metadata"]["uid"], namespace=namespace)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import prometheus_client
 
 from unwind import logs
 from unwind.api.meta import ref_of
@@ -34,11 +37,12 @@ from unwind.kube.watches import Watches
 from unwind.kube.workqueue import JITTER, Backoff, Queue
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.external.deletion_metrics import Measures
     from unwind.external.kind_informers import ExternalKindInformer
     from unwind.external.tracked_objects import ExternalObject
     from unwind.kube.cache import Change
@@ -53,6 +57,7 @@ log = logs.get(__name__)
 # Deletion is mostly waiting; a kind whose external system hangs delays no other kind.
 _SIDE_BY_SIDE = 16
 _RETRY = Backoff(first=0.2, limit=30.0)
+_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0, 10800.0, 86400.0)
 
 
 def _log_watch_failed(error: Exception) -> None:
@@ -84,7 +89,7 @@ class ExternalController:
         namespace: str,
         owner: ShardOwner,
         recorder: Recorder,
-        measures: Measures,
+        measures: DeletionMetrics,
         metrics: Metrics,
         policy: DeletePolicy | None = None,
         clock: Clock = SYSTEM,
@@ -384,3 +389,43 @@ def _newer(metadata: ObjectMeta, version: str | None) -> bool:
 def _close(result: Gone | Kept | Waiting | Failed) -> None:
     if isinstance(result, Waiting):
         result.close()
+
+
+class DeletionMetrics:
+    """Counts the deletions of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ends = prometheus_client.Counter(
+            "unwind_deletions",
+            "Finished deletions of external resources, by outcome: gone or kept.",
+            ["kind", "end"],
+            registry=registry,
+        )
+        self._waiting = prometheus_client.Gauge(
+            "unwind_deletions_waiting", "Objects whose external resource is being deleted.", ["kind"], registry=registry
+        )
+        self._seconds = prometheus_client.Histogram(
+            "unwind_deletion_seconds",
+            "Time from the deletionTimestamp of an object to the end of its deletion.",
+            ["kind", "end"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+    def ended(self, resource: Resource, outcome: Gone | Kept, *, seconds: float) -> None:
+        kind, end = _called(resource), type(outcome).__name__.lower()
+        self._ends.labels(kind, end).inc()
+        # Whole seconds of the API server's clock against ours: the difference may be negative.
+        self._seconds.labels(kind, end).observe(max(0.0, seconds))
+
+    def waiting(self, resource: Resource, count: int) -> None:
+        self._waiting.labels(_called(resource)).set(count)
+
+    def forget(self, resource: Resource) -> None:
+        """Drop a kind that is not served any more."""
+        with suppress(KeyError):
+            self._waiting.remove(_called(resource))
+
+
+def _called(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural

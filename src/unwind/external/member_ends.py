@@ -23,7 +23,7 @@ from unwind.api.resources import SECRETS
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.external import ledger_entries
+from unwind.external import chains
 from unwind.external.chains import Ends
 from unwind.external.credentials import CredentialsSecret
 
@@ -126,8 +126,8 @@ class MemberEnds:
         return msgspec.convert(found, list[CredentialsSecret], strict=False)
 
     async def record(self, released: ReleasedFinalizers) -> None:
-        wanted = ledger_entries.released(released, namespace=self._namespace, at=self._clock.now())
-        await ledger_entries.write(self._client, wanted)
+        wanted = chains.released(released, namespace=self._namespace, at=self._clock.now())
+        await chains.write(self._client, wanted)
 
     async def withdraw(self, ref: ObjectRef) -> None:
-        await ledger_entries.withdraw(self._client, ledger_entries.released_name(ref), namespace=self._namespace)
+        await chains.withdraw(self._client, chains.released_name(ref), namespace=self._namespace)

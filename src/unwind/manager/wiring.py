@@ -41,8 +41,7 @@ from unwind.components import FEATURE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
-from unwind.external.controller import ExternalController
-from unwind.external.deletion_metrics import Measures
+from unwind.external.controller import DeletionMetrics, ExternalController
 from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
@@ -158,7 +157,7 @@ def external(context: ManagerContext, shared: Shared) -> Components:
         namespace=context.namespace,
         owner=context.shards,
         recorder=context.recorder,
-        measures=Measures(context.registry),
+        measures=DeletionMetrics(context.registry),
         metrics=context.metrics,
         policy=context.policy,
     )

@@ -19,8 +19,7 @@ from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.outcomes import Again, Gone
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry
-from unwind.external.controller import ExternalController
-from unwind.external.deletion_metrics import Measures
+from unwind.external.controller import DeletionMetrics, ExternalController
 from unwind.kube import object_watch
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.discovery import Discovery
@@ -211,7 +210,7 @@ async def running(
             namespace=namespace,
             owner=owner or Owner(),
             recorder=recorder,
-            measures=Measures(collected),
+            measures=DeletionMetrics(collected),
             metrics=Metrics(collected),
             policy=policy,
             clock=clock,
