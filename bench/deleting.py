@@ -17,11 +17,10 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import attempt, enter
 from unwind.deleters.builtin import BUILTIN
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import nowhere
 from unwind.deleters.outcomes import Gone
-from unwind.deleters.references import Resolver
 from unwind.deleters.registration import Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.absence import Presence, Sighting

@@ -27,10 +27,9 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRE
 from unwind.api.rights import Right
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.builtin import BUILTIN
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import Memo, on_object
 from unwind.deleters.outcomes import Gone
-from unwind.deleters.references import Resolver
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.arm import connected
 from unwind.external.azure.end import ArmEnd

@@ -13,10 +13,10 @@ from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.context import Resolver
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import Memo, nowhere
 from unwind.deleters.outcomes import Gone, Kept
-from unwind.deleters.references import Resolver
 from unwind.deleters.registration import LATE, Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import NotFoundError

@@ -1,7 +1,9 @@
-"""Values of labels and annotations that users set."""
+"""Values of labels and annotations that users set, and durations such as 90s, 1h30m and 7d."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from unwind.api.fields import Unknown, Word
@@ -9,6 +11,8 @@ from unwind.api.names import VOLUMES_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+DURATION_PATTERN = "^(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?$"
 
 
 class OnDeadline(Word):
@@ -54,3 +58,15 @@ def volume_policy(annotations: Mapping[str, str] | None) -> VolumePolicy | Unkno
 def retained() -> VolumePolicy | Unknown:
     """The default volume policy."""
     return VolumePolicy.RETAIN
+
+
+"""Used in CRDs together with `minLength: 1`, because every part is optional."""
+
+
+def parse_duration(text: str) -> timedelta | Unknown:
+    """Parse a duration; invalid text is Unknown."""
+    found = re.fullmatch(DURATION_PATTERN, text, flags=re.ASCII)
+    if not text or not found:
+        return Unknown(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

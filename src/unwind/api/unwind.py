@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from unwind.api import durations
+from unwind.api import annotation_values
 from unwind.api.annotation_values import OnDeadline
 from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed, rule
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
@@ -138,7 +138,7 @@ class TeardownSpec(Model, frozen=True, kw_only=True):
         str,
         doc(
             "Time limit (for example 1h30m). Without it, the teardown waits forever.",
-            pattern=durations.PATTERN,
+            pattern=annotation_values.DURATION_PATTERN,
             minLength=1,
         ),
     ] = ""

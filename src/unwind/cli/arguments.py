@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from unwind.api import capi, durations, karmada, sveltos
+from unwind.api import annotation_values, capi, karmada, sveltos
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
 from unwind.api.names import VOLUMES_ANNOTATION
@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 def duration(text: str, *, option: str) -> timedelta:
     """The value of a duration option."""
-    read = durations.parse(text)
+    read = annotation_values.parse_duration(text)
     if isinstance(read, Unknown):
         raise UsageError(f"invalid duration {text!r} for {option}", remedy="use a duration such as 20s, 1m30s or 7d")
     return read

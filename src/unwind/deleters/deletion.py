@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.clock import Clock
+    from unwind.deleters.context import Resolver
     from unwind.deleters.external import ExternalObjects
     from unwind.deleters.memo import Memo
     from unwind.deleters.outcomes import Event, Outcome
-    from unwind.deleters.references import Resolver
     from unwind.deleters.registry import DeleterRegistry
     from unwind.kube.client import Object
     from unwind.kube.decoding import Metadata

@@ -18,12 +18,11 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, LedgerNote, MemberRef
 from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.deletion import happened
 from unwind.deleters.external import ReleasedFinalizers, running_operator, verified_absent
 from unwind.deleters.memo import on_object
 from unwind.deleters.outcomes import Again, Pace, PermanentError, Severity, TransientError
-from unwind.deleters.references import Resolver
 from unwind.errors import UnwindError
 from unwind.external import credentials
 from unwind.inventory import ledger

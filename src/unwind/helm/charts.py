@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from unwind import safe_yaml
-from unwind.api import durations
+from unwind.api import annotation_values
 from unwind.api.fields import Unknown
 from unwind.api.names import PREFIX, SVELTOS_TEMPLATE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, SECRETS
@@ -61,7 +61,7 @@ class HelmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def of_uninstalling(cls, text: str) -> HelmOptions:
         """The options from a value of `uninstalling`; defaults if it is invalid."""
         words = text.split(".")
-        if len(words) != 3 or isinstance(timeout := durations.parse(words[0]), Unknown):
+        if len(words) != 3 or isinstance(timeout := annotation_values.parse_duration(words[0]), Unknown):
             return cls()
         return cls(timeout=timeout.total_seconds(), hooks=words[1] != "no-hooks", cascade=words[2])
 
@@ -166,7 +166,7 @@ def options(given: dict[str, Any]) -> HelmOptions:
         flags += know(value) if know and value not in (None, False, "", {}) else ()
     install = given.get("installOptions") or {}
     uninstall = given.get("uninstallOptions") or {}
-    timeout = durations.parse(str(given.get("timeout") or f"{TIMEOUT:.0f}s"))
+    timeout = annotation_values.parse_duration(str(given.get("timeout") or f"{TIMEOUT:.0f}s"))
     history = (given.get("upgradeOptions") or {}).get("maxHistory", _HISTORY)
     return HelmOptions(
         timeout=TIMEOUT if isinstance(timeout, Unknown) else timeout.total_seconds(),
@@ -250,7 +250,7 @@ def _fine(_: Any) -> None:
 
 
 def _span(value: Any) -> str | None:
-    return f"{value!r} is not a duration" if isinstance(durations.parse(str(value)), Unknown) else None
+    return f"{value!r} is not a duration" if isinstance(annotation_values.parse_duration(str(value)), Unknown) else None
 
 
 def _cascades(value: Any) -> str | None:

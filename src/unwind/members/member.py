@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
-from unwind.deleters.references import Resolver
+from unwind.deleters.context import Resolver
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AnotherClusterError
 from unwind.kube.watches import Watches

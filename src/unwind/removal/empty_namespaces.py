@@ -13,7 +13,7 @@ from unwind.deleters.outcomes import Again
 from unwind.kube.errors import NotFoundError
 from unwind.members.contents import in_namespace, named
 from unwind.members.member import RECENT
-from unwind.removal import owned_objects
+from unwind.removal import foreign_content
 from unwind.why.finalizers import NAMESPACE_FINALIZER
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def until_empty(member: Member, ref: ObjectRef) -> None:
     changes.close()
     left = await _content(member, ref)
     if left:
-        absences = await owned_objects.absences(member, left)
+        absences = await foreign_content.absences(member, left)
         raise Again(f"{ref} still contains {named(left)}", until=absences, after=_LOOK_AGAIN)
     await member.verify(within=RECENT)
 

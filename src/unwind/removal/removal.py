@@ -26,7 +26,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.members.contents import Content
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
-from unwind.removal import empty_namespaces, owned_objects, volume_claims
+from unwind.removal import empty_namespaces, foreign_content, volume_claims
 from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.order import BUILT_IN, Stage, order, stage
@@ -447,7 +447,7 @@ class Removal:
         able = [item.entry.object for item in gone if propagation(item.resource) == "Foreground"]
         if able:
             uids, namespaces = {ref.uid for ref in able}, {ref.namespace for ref in able}
-            await self._retry(self._member.ref, lambda: owned_objects.until_gone(self._member, uids, namespaces))
+            await self._retry(self._member.ref, lambda: foreign_content.until_gone(self._member, uids, namespaces))
         for item in gone:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from unwind import logs
-from unwind.api import durations
+from unwind.api import annotation_values
 from unwind.api.fields import Unknown
 from unwind.server.routes import Request, Response, refusal
 
@@ -71,7 +71,7 @@ def seconds_for(query: bytes, default: float, longest: float) -> float:
     for part in query.split(b"&"):
         name, _, value = part.partition(b"=")
         if name == b"timeout":
-            asked = durations.parse(value.decode("latin-1"))
+            asked = annotation_values.parse_duration(value.decode("latin-1"))
             waits = default if isinstance(asked, Unknown) else asked.total_seconds() or default
     waits = min(waits, longest)
     return waits - min(1.0, max(0.2, 0.1 * waits))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api import durations
+from unwind.api import annotation_values
 from unwind.api.annotation_values import OnDeadline
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectMeta, ObjectRef
@@ -154,7 +154,7 @@ def teardown(
             requested_at=target.deleted_at,
             requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
             # An unknown value never releases anything: the target waits, and a condition reports the value.
-            deadline="" if isinstance(durations.parse(deadline), Unknown) else deadline,
+            deadline="" if isinstance(annotation_values.parse_duration(deadline), Unknown) else deadline,
             on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
             plan=made,
         ),
@@ -165,7 +165,7 @@ def misunderstood(target: ClusterTarget) -> tuple[TeardownNotice, ...]:
     """A notice for each annotation of the target that has an unknown value."""
     notices = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)
-    if deadline is not None and isinstance(durations.parse(deadline), Unknown):
+    if deadline is not None and isinstance(annotation_values.parse_duration(deadline), Unknown):
         message = f"annotation {DEADLINE_ANNOTATION} is {deadline!r}, which is not a duration: no deadline applies"
         notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unwind.api import durations, meta
+from unwind.api import annotation_values, meta
 from unwind.api.annotation_values import OnDeadline
 from unwind.api.fields import Unknown
 from unwind.api.names import (
@@ -60,7 +60,7 @@ def ends_at(teardown: Teardown, *, now: datetime) -> datetime | None:
     that was paused for longer than its deadline would be released before the first deletion was tried.
     """
     spec = teardown.spec
-    span = durations.parse(spec.deadline) if spec.deadline else None
+    span = annotation_values.parse_duration(spec.deadline) if spec.deadline else None
     if span is None or isinstance(span, Unknown) or spec.requested_at is None:
         return None
     pause = meta.find(teardown.status.conditions, ConditionType.PAUSED)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.meta import ObjectRef
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import Memo
-from unwind.deleters.references import Resolver
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 from unwind.testing.scripts import checkpoint, interruptible

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from unwind.api import capi, durations, karmada, names, sveltos, unwind
+from unwind.api import annotation_values, capi, karmada, names, sveltos, unwind
 from unwind.api.annotation_values import DeletePolicy, DeleteProtection, OnDeadline
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -289,9 +289,9 @@ def test_a_new_object_is_written_as_the_api_wants_it() -> None:
     ],
 )
 def test_a_span_of_time_is_read(text: str, span: timedelta) -> None:
-    assert durations.parse(text) == span
+    assert annotation_values.parse_duration(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "30", "30 m", "m", "d", "1m1h", "1h1d", "-5m", "1.5h", "٣m", "forever"])
 def test_what_is_no_span_of_time_is_unknown(text: str) -> None:
-    assert durations.parse(text) == Unknown(text)
+    assert annotation_values.parse_duration(text) == Unknown(text)

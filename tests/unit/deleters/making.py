@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import nowhere
 from unwind.deleters.outcomes import Gone
-from unwind.deleters.references import Resolver
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import ClusterConnection

@@ -9,9 +9,9 @@ import pytest
 
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
+from unwind.deleters.context import Resolver
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import Memo
-from unwind.deleters.references import Resolver
 from unwind.deleters.registry import DeleterRegistry
 from unwind.kube import transport as transport_module
 from unwind.kube.client import Client
