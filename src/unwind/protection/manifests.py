@@ -14,7 +14,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
-from unwind.protection import policies, webhook
+from unwind.protection import policies
 from unwind.protection.kinds import KINDS
 from unwind.protection.webhook import webhook_manifest
 from unwind.server import path_segments
