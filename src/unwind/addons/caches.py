@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from unwind.addons import backing, cluster_summaries, validation
+from unwind.addons import cluster_summaries, validation
 from unwind.addons.cluster_summaries import ProfileOnCluster
 from unwind.addons.matching import ProfileKey
 from unwind.api.meta import ObjectMeta
@@ -135,12 +135,12 @@ class AddonCaches(ClusterCaches):
     def unbacked(self, summary: ClusterSummary, target: AddonTarget | None = None) -> str:
         """Why no profile backs a summary; empty if one does. `target`: its cluster, if already read."""
         target = target or self.target(cluster_summaries.cluster_of(summary))
-        return backing.unbacked(summary, self.profile_of_summary(summary), target)
+        return cluster_summaries.unbacked(summary, self.profile_of_summary(summary), target)
 
     async def read_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary on this cluster, by fresh reads."""
         key = cluster_summaries.profile_of(summary)
-        return key is not None and not backing.unbacked(summary, await self.read_profile(key), target)
+        return key is not None and not cluster_summaries.unbacked(summary, await self.read_profile(key), target)
 
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
         return next(iter(self.summaries.cache.by("place", ProfileOnCluster(cluster, profile))), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.addons.backing import that_hold
+from unwind.addons.cluster_summaries import that_hold
 from unwind.addons.step_source import behaviour, is_of, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary

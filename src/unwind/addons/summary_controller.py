@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unwind.addons import backing, cluster_summaries, summary_status
+from unwind.addons import cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.step_source import effort, step_name
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
@@ -254,7 +254,7 @@ class SummaryController(Controller[Key]):
             return
         key, profile = cluster_summaries.profile_of(summary), self._caches.profile_of_summary(summary)
         paused = profile is not None and is_paused(profile.metadata)
-        differs = key is not None and profile is not None and not backing.in_step(summary, key, profile)
+        differs = key is not None and profile is not None and not cluster_summaries.in_step(summary, key, profile)
         if not paused and not differs:
             await self._record_effort(summary)
         if target.paused:

@@ -1,12 +1,18 @@
-"""The hook rules about add-ons at upgrades: healthy before, supporting the new version, Provisioned after (pure)."""
+"""The hook rules about add-ons at upgrades: healthy before, supporting the new version, Provisioned after (pure).
+
+An add-on declares the Kubernetes versions that it supports: `>=1.29 <1.34`. Comparisons are separated by spaces, and
+all of them must hold. Each is one of `>=`, `>`, `<=`, `<`, `=`, `!=` and a version of two or three numbers. Two numbers
+stand for all patches of that minor: 1.33.5 is `<=1.33`, and is not `>1.33`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+import re
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.addons import supported_versions
 from unwind.addons.builtin_rules import several, steady
 from unwind.api.fields import Unknown
 from unwind.api.names import KUBERNETES_VERSIONS_ANNOTATION
@@ -14,10 +20,63 @@ from unwind.api.sveltos import FeatureStatus, FeatureSummary
 from unwind.hooks import LONGEST, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+_NUMBER = "(0|[1-9][0-9]{0,8})"
+_COMPARISON = re.compile(rf"(>=|<=|!=|>|<|=) *v?{_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?(?: +|$)")
+# Suffixes of distributions (-rc.1, +k3s1, -eks-1234) are not part of the comparison.
+_VERSION = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:[-+][0-9A-Za-z.+-]*)?")
 _FAILED = (FeatureStatus.FAILED, FeatureStatus.FAILED_NON_RETRIABLE)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One comparison that a version must satisfy."""
+
+    operator: str
+    version: tuple[int, ...]
+
+    def holds(self, version: tuple[int, int, int]) -> bool:
+        return _OPERATORS[self.operator](version[: len(self.version)], self.version)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A range of Kubernetes versions."""
+
+    comparisons: tuple[Comparison, ...]
+
+    def has(self, version: tuple[int, int, int]) -> bool:
+        return all(comparison.holds(version) for comparison in self.comparisons)
+
+
+def parse_range(text: str) -> Range | Unknown:
+    """The parsed range; Unknown if any part is invalid, or the text is empty."""
+    found: list[Comparison] = []
+    rest = text.strip()
+    while rest:
+        match = _COMPARISON.match(rest)
+        if match is None:
+            return Unknown(text)
+        sign, *numbers = match.groups()
+        found.append(Comparison(sign, tuple(int(number) for number in numbers if number is not None)))
+        rest = rest[match.end() :]
+    return Range(tuple(found)) if found else Unknown(text)
+
+
+def version_number(text: str) -> tuple[int, int, int] | Unknown:
+    """A version as Cluster API writes it (v1.31.2), as numbers."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        return Unknown(text)
+    major, minor, patch = match.groups()
+    return int(major), int(minor), int(patch)
 
 
 class AddOn(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +131,7 @@ def _against(it: AddOn, to: list[str]) -> Iterator[str]:
         yield f"{it.profile} fails ({steady(several(failing))}); fix the profile"
     if it.versions is None:
         return
-    supported = supported_versions.read(it.versions)
+    supported = parse_range(it.versions)
     if isinstance(supported, Unknown):
         yield (
             f"{it.profile}: annotation {KUBERNETES_VERSIONS_ANNOTATION}: invalid value {steady(repr(it.versions))}; "
@@ -80,7 +139,7 @@ def _against(it: AddOn, to: list[str]) -> Iterator[str]:
         )
         return
     for text in to:
-        version = supported_versions.number(text)
+        version = version_number(text)
         if isinstance(version, Unknown):
             yield f"cannot check whether {it.profile} supports {text!r}: not a version"
         elif not supported.has(version):

@@ -18,7 +18,7 @@ from unwind.api import names
 from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
-from unwind.karmada import join_checks, join_objects, tokens
+from unwind.karmada import join_objects, tokens
 from unwind.kube import kubeconfig
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
@@ -294,8 +294,8 @@ class _Work:
 
     async def _refuse_twins(self, ours: Cluster) -> None:
         """Two joins of the same cluster under two names may both find none at first; the later one gives up."""
-        others = [cluster for cluster in await _clusters(self._home) if join_checks.may_be_older(cluster, ours)]
-        join_checks.existing_member(self._options, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
+        others = [cluster for cluster in await _clusters(self._home) if join_objects.may_be_older(cluster, ours)]
+        join_objects.existing_member(self._options, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _ensure_owner(self, secret: Object, cluster: Object) -> None:
         """Make the Cluster the owner of the Secret, so that it is deleted with it."""
@@ -358,7 +358,7 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
             f"cannot join {options.name} to the control plane at {home.connection.server}: {error}",
             remedy="fix this, then run `unwind join` again",
         ) from error
-    cluster = join_checks.existing_member(options, clusters, identity=identity, server=member.connection.server)
+    cluster = join_objects.existing_member(options, clusters, identity=identity, server=member.connection.server)
     made = join_objects.credentials(options, home=uid)
     # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (

@@ -1,4 +1,4 @@
-"""The objects that a join creates, in the member and in the control plane (pure)."""
+"""The objects that a join creates, and whether the cluster may join under this name (pure)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, ClusterSyncMode, RemoveStrategy
+from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, ClusterSyncMode, RemoveStrategy
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
+from unwind.kube.absence import is_newer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unwind.kube.kubeconfig import ClusterConnection
 
 Object = dict[str, Any]
@@ -145,3 +148,42 @@ def _object(
     if labels:
         metadata["labels"] = labels
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+def existing_member(options: JoinOptions, clusters: Iterable[Cluster], *, identity: str, server: str) -> Cluster | None:
+    """The existing Cluster object of this member; None if there is none. Raises UnwindError if it cannot be joined.
+
+    `identity`: the uid of the member's kube-system namespace. `server`: its address.
+    """
+    found = None
+    for item in clusters:
+        name, spec = item.metadata.name, item.spec
+        if name == options.name:
+            found = item
+        elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
+            raise UnwindError(
+                f"this cluster is already joined as {name}",
+                remedy=f"unjoin {name} first, or use that name",
+            )
+    if found is None:
+        return None
+    if found.spec.id != identity:
+        which = f"cluster {found.spec.id}" if found.spec.id else "a cluster without an id"
+        raise UnwindError(f"the name {options.name} is taken by {which}", remedy="use another name")
+    if found.metadata.terminating:
+        raise UnwindError(f"{options.name} is being unjoined", remedy="wait until it is gone, then join again")
+    if found.spec.sync_mode != ClusterSyncMode.PUSH:
+        raise UnwindError(f"{options.name} is already joined in {found.spec.sync_mode} mode", remedy="unjoin it first")
+    return found
+
+
+def may_be_older(other: Cluster, ours: Cluster) -> bool:
+    """Whether a Cluster may be older than ours, which was just created.
+
+    If both were created in the same second, resourceVersions decide, unless the other one was updated since.
+    """
+    then, now = other.metadata, ours.metadata
+    if then.creation_timestamp != now.creation_timestamp:
+        return str(then.creation_timestamp) < str(now.creation_timestamp)
+    touched = then.generation > 1 or bool(then.finalizers) or bool(other.status.conditions)
+    return touched or is_newer(now.resource_version, than=then.resource_version)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.addons import deletion_warning as addon_warning
-from unwind.addons import hook_rules, profile_admission
+from unwind.addons import admission, hook_rules
+from unwind.addons import admission as addon_warning
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
@@ -46,7 +46,7 @@ from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
 from unwind.inventory.inventories import Inventories
-from unwind.karmada import deletion_warning as unjoin_warning
+from unwind.karmada import remove_strategy as unjoin_warning
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.cluster_pairs import PairController
@@ -188,7 +188,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             OwnerRecordController(client, caches, owner=owner, metrics=metrics),
         ),
         serving=(caches,),
-        routes=(profile_admission.route(partial(profile_admission.existing, client)),),
+        routes=(admission.route(partial(admission.existing, client)),),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )
 
@@ -317,8 +317,8 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
                 client,
                 lambda: caches.clusters.resource,
                 warnings={
-                    CLUSTERS.group: partial(addon_warning.warning, caches, shared.registration),
-                    MEMBER_CLUSTERS.group: partial(unjoin_warning.warning, shared.karmada_caches),
+                    CLUSTERS.group: partial(addon_warning.deletion_warning, caches, shared.registration),
+                    MEMBER_CLUSTERS.group: partial(unjoin_warning.unjoin_warning, shared.karmada_caches),
                 },
             ),
         ),

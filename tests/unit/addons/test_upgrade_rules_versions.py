@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unwind.addons import supported_versions
+from unwind.addons import upgrade_rules
 from unwind.api.fields import Unknown
 
 
 def has(text: str, version: str) -> bool:
-    supported, number = supported_versions.read(text), supported_versions.number(version)
+    supported, number = upgrade_rules.parse_range(text), upgrade_rules.version_number(version)
     assert not isinstance(supported, Unknown)
     assert not isinstance(number, Unknown)
     return supported.has(number)
@@ -48,7 +48,7 @@ def test_three_numbers_are_meant_exactly() -> None:
 
 @pytest.mark.parametrize("text", [" >=1.29   <1.34 ", ">= 1.29 < 1.34", ">=v1.29 <v1.34"])
 def test_spaces_and_a_leading_v_make_no_difference(text: str) -> None:
-    assert supported_versions.read(text) == supported_versions.read(">=1.29 <1.34")
+    assert upgrade_rules.parse_range(text) == upgrade_rules.parse_range(">=1.29 <1.34")
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_spaces_and_a_leading_v_make_no_difference(text: str) -> None:
     ["", " ", "1.29", ">=1", ">=1.29,<1.34", ">=1.29<1.34", "=>1.29", "~1.29", ">=1.x", ">=1.29 and more", ">=01.2"],
 )
 def test_what_is_not_understood_is_unknown(text: str) -> None:
-    assert isinstance(supported_versions.read(text), Unknown)
+    assert isinstance(upgrade_rules.parse_range(text), Unknown)
 
 
 @pytest.mark.parametrize("text", ["", "v1.31", "latest", "v1.31.0 ", "v1.31.0.1", "1.31.0\n"])
 def test_what_is_no_version_is_unknown(text: str) -> None:
-    assert isinstance(supported_versions.number(text), Unknown)
+    assert isinstance(upgrade_rules.version_number(text), Unknown)
 
 
 @given(st.text(max_size=40))
 def test_no_text_is_too_strange_to_be_read(text: str) -> None:
-    found = supported_versions.read(text)
+    found = upgrade_rules.parse_range(text)
     assert isinstance(found, Unknown) or found.comparisons
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unwind.api.karmada import Health
-from unwind.karmada.object_health import health_of
+from unwind.karmada.work_status import health_of
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}

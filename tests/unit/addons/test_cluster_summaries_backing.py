@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from unwind.addons import backing, cluster_summaries
+from unwind.addons import cluster_summaries
 from unwind.addons.caches import SeenProfile
 from unwind.addons.matching import ProfileKey
 from unwind.api.meta import LabelSelector, ObjectMeta, ObjectRef, OwnerReference
@@ -62,7 +62,7 @@ def owner(uid: str = "profile", *, kind: str = "ClusterProfile", group: str = ""
 
 
 def test_a_profile_backs_the_summary_that_it_owns_on_a_cluster_that_it_selects() -> None:
-    assert backing.unbacked(summary(owner()), profile(), TARGET) == ""
+    assert cluster_summaries.unbacked(summary(owner()), profile(), TARGET) == ""
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_profile_backs_the_summary_that_it_owns_on_a_cluster_that_it_selects()
 def test_anything_less_does_not(
     it: ClusterSummary, found: SeenProfile | None, target: AddonTarget | None, why: str
 ) -> None:
-    assert why in backing.unbacked(it, found, target)
+    assert why in cluster_summaries.unbacked(it, found, target)
 
 
 def test_the_uid_is_that_of_the_owner_which_is_a_profile() -> None:
@@ -91,23 +91,23 @@ def test_the_uid_is_that_of_the_owner_which_is_a_profile() -> None:
 def test_a_namespaced_profile_backs_nothing_of_another_namespace() -> None:
     elsewhere = msgspec.structs.replace(TARGET, ref=msgspec.structs.replace(TARGET.ref, namespace="other"))
     it = summary(owner(kind=PROFILES.kind))
-    assert "does not select" in backing.unbacked(it, profile(), elsewhere)
+    assert "does not select" in cluster_summaries.unbacked(it, profile(), elsewhere)
 
 
 def test_a_summary_is_in_step_while_it_says_what_its_profile_says() -> None:
-    assert backing.in_step(summary(owner()), KEY, profile())
-    assert not backing.in_step(summary(owner()), KEY, profile(policy_refs=()))
-    assert not backing.in_step(summary(owner()), KEY, profile(tier=1))
+    assert cluster_summaries.in_step(summary(owner()), KEY, profile())
+    assert not cluster_summaries.in_step(summary(owner()), KEY, profile(policy_refs=()))
+    assert not cluster_summaries.in_step(summary(owner()), KEY, profile(tier=1))
 
 
 def test_a_behaviour_that_the_server_does_not_serve_in_summaries_holds_no_deployment_up() -> None:
-    assert backing.in_step(summary(owner()), KEY, profile(cluster_deletion_behavior="EnforceRemovePolicies"))
+    assert cluster_summaries.in_step(summary(owner()), KEY, profile(cluster_deletion_behavior="EnforceRemovePolicies"))
     said = summary(owner(), spec=msgspec.structs.replace(SPEC, cluster_deletion_behavior="LeavePolicies"))
-    assert not backing.in_step(said, KEY, profile(cluster_deletion_behavior="EnforceRemovePolicies"))
+    assert not cluster_summaries.in_step(said, KEY, profile(cluster_deletion_behavior="EnforceRemovePolicies"))
 
 
 def test_a_summary_holds_by_an_inventory_or_by_a_profile() -> None:
     it = summary(owner())
-    assert backing.that_hold([it], {"summary"}, lambda _: False) == [it]
-    assert backing.that_hold([it], (), lambda _: True) == [it]
-    assert backing.that_hold([it], {"other"}, lambda _: False) == []
+    assert cluster_summaries.that_hold([it], {"summary"}, lambda _: False) == [it]
+    assert cluster_summaries.that_hold([it], (), lambda _: True) == [it]
+    assert cluster_summaries.that_hold([it], {"other"}, lambda _: False) == []

@@ -8,8 +8,8 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.waves import Draft
-from unwind.teardown.deletion_warning import warning
 from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.gate import deletion_warning_text
 from unwind.teardown.step_sources import SourceStep
 
 FOLLOW = "; follow with: unwind status prod"
@@ -41,20 +41,22 @@ E, T, L = Effort.ENFORCE, Effort.TRY, Effort.LEAVE
     ],
 )
 def test_it_counts_the_steps_by_what_happens_to_them(efforts: tuple[Effort, ...], expected: str) -> None:
-    assert warning(steps(*efforts), subject="{}", noun="add-on", status="prod") == expected + FOLLOW
+    assert deletion_warning_text(steps(*efforts), subject="{}", noun="add-on", status="prod") == expected + FOLLOW
 
 
 def test_there_is_none_without_steps() -> None:
-    assert warning([], subject="{}", noun="add-on", status="prod", paused=True) == ""
+    assert deletion_warning_text([], subject="{}", noun="add-on", status="prod", paused=True) == ""
 
 
 def test_it_says_if_the_deletion_does_not_wait() -> None:
-    told = warning(steps(E, T, L), subject="{}", noun="add-on", status="prod", not_awaited="no hook is called")
+    told = deletion_warning_text(
+        steps(E, T, L), subject="{}", noun="add-on", status="prod", not_awaited="no hook is called"
+    )
     assert told == f"2 add-ons will be removed, but no hook is called, 1 add-on will be left in place{FOLLOW}"
 
 
 def test_it_says_if_the_cluster_is_paused() -> None:
-    told = warning(steps(E), subject="{}", noun="add-on", status="prod", paused=True)
+    told = deletion_warning_text(steps(E), subject="{}", noun="add-on", status="prod", paused=True)
     until = "paused, so nothing is removed until it is unpaused; then"
     assert told == f"{until} 1 add-on will be removed first{FOLLOW}"
 
@@ -62,5 +64,5 @@ def test_it_says_if_the_cluster_is_paused() -> None:
 def test_an_unknown_value_blocks_everything() -> None:
     found = steps(E, said=(SERVED, UNKNOWN))
     expected = f"blocked, and nothing is removed: {UNKNOWN.message}{FOLLOW}"
-    assert warning(found, subject="{}", noun="add-on", status="prod") == expected
-    assert warning(steps(E), subject="{}", noun="Work", status="prod", said=(UNKNOWN,)) == expected
+    assert deletion_warning_text(found, subject="{}", noun="add-on", status="prod") == expected
+    assert deletion_warning_text(steps(E), subject="{}", noun="Work", status="prod", said=(UNKNOWN,)) == expected
