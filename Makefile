@@ -67,17 +67,17 @@ soak: setup ## All long runs: faults, fuzzing, Cluster API's bad days, the docum
 bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.plane
 	@$(BIN)/python -m bench.machinery
-	@$(BIN)/python -m bench.serving
+	@$(BIN)/python -m bench.listener
 	@$(BIN)/python -m bench.planning
-	@$(BIN)/python -m bench.picturing
-	@$(BIN)/python -m bench.deleting
+	@$(BIN)/python -m bench.pictures
+	@$(BIN)/python -m bench.deletions
 	@$(BIN)/python -m bench.addons
 	@$(BIN)/python -m bench.namespaces
 	@$(BIN)/python -m bench.clusters
-	@$(BIN)/python -m bench.gating
-	@$(BIN)/python -m bench.letting_go
-	@$(BIN)/python -m bench.protecting
-	@$(BIN)/python -m bench.protecting_webhook
+	@$(BIN)/python -m bench.gate
+	@$(BIN)/python -m bench.release_latency
+	@$(BIN)/python -m bench.protection_policies
+	@$(BIN)/python -m bench.protection_webhook
 	@$(BIN)/python -m bench.members
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)

@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: read, bound and route requests, and answer them in order.
 
-Written directly on httptools, not on an ASGI server, for speed: see bench/serving.py. There is no timer per request or
+Written directly on httptools, not on an ASGI server, for speed: see bench/listener.py. There is no timer per request or
 connection either. Each states until when it may stay in its state (`until`), and the listener checks all of them ten
 times a second.
 """

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from bench.listener import server
 from bench.ratios import RUNS, Ratio, alternate
-from bench.serving import server
 from unwind import logs
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import DEPLOYMENTS, NAMESPACES, PODS, VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -73,7 +73,7 @@ async def main(divisor: int) -> None:
         pems = [scratch / "crt", scratch / "key"]
         for path, content in zip(pems, (pair.certificate, pair.key), strict=True):
             path.write_bytes(content)
-        command = (sys.executable, "-m", "bench.protecting_webhook", "serve")
+        command = (sys.executable, "-m", "bench.protection_webhook", "serve")
         config = await manager_kubeconfig(cluster, HOME)
         address = await stack.enter_async_context(server(*command, *map(str, pems), str(config)))
         await register(cluster, address, authority)
@@ -213,7 +213,7 @@ async def fill(cluster: LocalCluster, namespace: str, number: int) -> None:
 async def counting(cluster: LocalCluster) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
     """A process that counts Pods, and how much of memory it has when it has counted so many."""
     config = await manager_kubeconfig(cluster, HOME)
-    command = (sys.executable, "-m", "bench.protecting_webhook", "count", str(config))
+    command = (sys.executable, "-m", "bench.protection_webhook", "count", str(config))
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

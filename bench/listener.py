@@ -81,7 +81,7 @@ async def main() -> None:
         build = (find_go(), "build", "-o", echo, ".")
         subprocess.run(build, cwd=Path(__file__).parent / "echo", check=True)  # noqa: ASYNC221 - nothing else runs yet
         pems = (str(scratch / "crt"), str(scratch / "key"))
-        ours = await stack.enter_async_context(server(sys.executable, "-m", "bench.serving", "serve", *pems))
+        ours = await stack.enter_async_context(server(sys.executable, "-m", "bench.listener", "serve", *pems))
         go = await stack.enter_async_context(server(str(echo), "serve", *pems))
 
         seen: dict[str, list[Load]] = {"def": [], "async def": [], "go": []}

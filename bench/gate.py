@@ -26,8 +26,8 @@ import msgspec
 import uvloop
 
 from bench.clusters import define_clusters
+from bench.listener import Load, on_core, server
 from bench.ratios import RUNS, Ratio, alternate
-from bench.serving import Load, on_core, server
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
@@ -257,7 +257,7 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
         pems = (str(scratch / "crt"), str(scratch / "key"))
         config = await manager_kubeconfig(management, HOME)
         address = await stack.enter_async_context(
-            server(sys.executable, "-m", "bench.gating", "serve", *pems, str(config))
+            server(sys.executable, "-m", "bench.gate", "serve", *pems, str(config))
         )
         seen: dict[str, list[Load]] = {"/constant": [], hook_protocol.path(DELETE): []}
         for _ in range(RUNS):
