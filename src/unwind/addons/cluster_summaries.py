@@ -1,4 +1,9 @@
-"""The desired ClusterSummary of a profile on a cluster, and accessors for its fields (pure)."""
+"""The desired ClusterSummary of a profile on a cluster, its fields, and whether a profile backs it (pure).
+
+A ClusterSummary tells the manager what to deploy, and where. The manager deploys only what a profile says: the profile
+must exist, own the summary by uid, and select the cluster. A summary without such a profile deploys nothing. It is
+removed, and it holds its cluster, only if the manager wrote an Inventory for its uid.
+"""
 
 from __future__ import annotations
 

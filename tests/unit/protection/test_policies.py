@@ -14,7 +14,7 @@ from unwind.components import FEATURE
 from unwind.install.manifests import everything, manifests
 from unwind.manager import feature_gates
 from unwind.protection import manifests as protection_manifests
-from unwind.protection import policies, webhook
+from unwind.protection import policies
 from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, webhook_manifest
 from unwind.server.manager_names import is_ours, remembered, webhook
