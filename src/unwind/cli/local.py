@@ -129,6 +129,13 @@ async def up(
     cloud_delay: Annotated[
         float, Parameter(help="Seconds that the simulated cloud takes to remove a load balancer.")
     ] = 3.0,
+    image: Annotated[
+        Path | None,
+        Parameter(
+            help="An OCI archive NAME-VERSION.oci.tar: Pods of the image NAME run as processes, on nodes of their own. "
+            "Needs root, and nodes in --with."
+        ),
+    ] = None,
     foreground: Annotated[
         bool,
         Parameter(
@@ -138,7 +145,7 @@ async def up(
     output: Output = "table",
 ) -> None:
     """Start a control plane in the background."""
-    shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay)
+    shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay, image=image)
     with BuildProgress() as progress:
         toolbox = await equip(shape, progress)
     order = supervisor.Order(name=name, shape=shape, toolbox=toolbox)
@@ -265,7 +272,7 @@ async def build(*, output: Output = "table") -> None:
     console.err.print(f"All {len(tools.ALL)} binaries are available. Cache: {cache_dir()}.")
 
 
-def shape_of(*, members: int, with_: str, cloud_delay: float) -> Shape:
+def shape_of(*, members: int, with_: str, cloud_delay: float, image: Path | None = None) -> Shape:
     """The Shape that the options describe; raises UsageError."""
     parts = [part for part in with_.replace(" ", "").split(",") if part]
     unknown = sorted(set(parts) - set(PARTS))
@@ -275,7 +282,12 @@ def shape_of(*, members: int, with_: str, cloud_delay: float) -> Shape:
         raise UsageError(f"invalid --members {members}", remedy="use 0 or more")
     if cloud_delay < 0:
         raise UsageError(f"invalid --cloud-delay {cloud_delay}", remedy="use 0 or more seconds")
-    return Shape(members=members, cloud_delay=cloud_delay, **dict.fromkeys(parts, True))
+    if image and not image.is_file():
+        raise UsageError(f"invalid --image {image}: no such file", remedy="build it with `make image`")
+    if image and "nodes" not in parts:
+        raise UsageError("--image needs kube-scheduler", remedy="add nodes to --with")
+    archive = str(image.absolute()) if image else ""
+    return Shape(members=members, cloud_delay=cloud_delay, image=archive, **dict.fromkeys(parts, True))
 
 
 def _told(record: PlaneRecord, output: str) -> None:

@@ -339,17 +339,20 @@ class Client:
         namespace: str | None = None,
         version: str | None = None,
         propagation: str | None = None,
+        grace: int | None = None,
         dry_run: bool = False,
     ) -> Object:
         """Delete exactly this object (uid precondition); raises ConflictError if its name belongs to another one.
 
-        With `version`, its resourceVersion is a precondition as well.
+        With `version`, its resourceVersion is a precondition as well. `grace`: seconds that a Pod has to end.
         """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if version:
             options["preconditions"]["resourceVersion"] = version
         if propagation:
             options["propagationPolicy"] = propagation
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         if dry_run:
             options["dryRun"] = ["All"]
         path = resource.path(name, namespace=namespace)

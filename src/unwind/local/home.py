@@ -32,6 +32,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     capi: bool = False
     cloud: bool = False
     cloud_delay: float = 3.0
+    image: str = ""
+    """An OCI archive; Pods of this image run as processes."""
 
     @property
     def parts(self) -> list[str]:

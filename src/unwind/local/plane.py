@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unwind.concurrency import gather_limited
@@ -17,6 +18,7 @@ from unwind.local.cloud import LoadBalancers
 from unwind.local.cluster import LocalCluster, NodePrograms, Programs
 from unwind.local.home import Home, PlaneRecord, RecordedCluster, RecordedProcess, Shape, sweep
 from unwind.local.paths import require_room
+from unwind.local.pods.agent import PodAgent
 from unwind.local.processes import Daemon, ProcessId
 from unwind.local.provider import Provider
 
@@ -62,6 +64,7 @@ class Plane:
         self._etcd: Daemon | None = None
         self._background: list[asyncio.Task[None]] = []
         self.cluster_api: ClusterApi | None = None
+        self._agent: PodAgent | None = None
         self._up: set[str] = set()
         self.provider = Provider(lambda name: self.members.get(name) if name in self._up else None)
         self.management = self._cluster(MANAGEMENT)
@@ -95,6 +98,8 @@ class Plane:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self._agent:
+            await self._agent.stop()
         if self.cluster_api:
             await self.cluster_api.stop()
         async with asyncio.TaskGroup() as group:
@@ -150,6 +155,10 @@ class Plane:
 
     async def _start_management(self) -> None:
         await self._start_cluster(self.management)
+        if self.shape.image:
+            archive = Path(self.shape.image)
+            self._agent = PodAgent(self.management, {archive.name.partition("-")[0]: archive})
+            await self._agent.start()
         if self.shape.capi:
             began = time.monotonic()
             box, tool = self._toolbox, tools.CLUSTER_API_MANAGER

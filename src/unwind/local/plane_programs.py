@@ -19,6 +19,8 @@ HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernet
 ETCD_URL = "unix://etcd.sock:0"
 ETCD_SOCKET = "etcd.sock:0"
 _ETCD_PEER_URL = "unix://peer.sock:0"
+RUNS_PODS = "unwind.dev/runs-pods"
+"""The label and taint of nodes that run their Pods as processes."""
 
 
 class ClusterFiles(msgspec.Struct, frozen=True):
@@ -136,7 +138,9 @@ def kwok(program: Path, files: ClusterFiles, *, stages: Path) -> list[str]:
         program,
         {
             "kubeconfig": files.kubeconfig("kwok"),
-            "manage-all-nodes": True,
+            # All nodes except those that run their Pods for real (`pods/`).
+            "manage-all-nodes": False,
+            "manage-nodes-with-label-selector": f"!{RUNS_PODS}",
             # Renews the node Leases, by which the controller manager sees that nodes are alive.
             "node-lease-duration-seconds": 40,
             "config": ",".join(str(stage) for stage in sorted(stages.glob("*.yaml"))),

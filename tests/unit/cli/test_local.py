@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,8 @@ def test_parts_are_named_in_one_list() -> None:
         ({"members": 0, "with_": "nodes,unicorns", "cloud_delay": 0.0}, "unknown component unicorns"),
         ({"members": -1, "with_": "", "cloud_delay": 0.0}, "invalid --members -1"),
         ({"members": 0, "with_": "", "cloud_delay": -0.5}, "invalid --cloud-delay -0.5"),
+        ({"members": 0, "with_": "nodes", "cloud_delay": 0.0, "image": Path("none.tar")}, "invalid --image none.tar"),
+        ({"members": 0, "with_": "capi", "cloud_delay": 0.0, "image": Path(__file__)}, "needs kube-scheduler"),
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, object], words: str) -> None:

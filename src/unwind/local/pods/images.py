@@ -1,0 +1,112 @@
+"""Root filesystems from OCI archives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.errors import UnwindError
+from unwind.local.paths import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LINKS = 40
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An unpacked image."""
+
+    digest: str
+    root: Path
+    """The directory of its files. It is shared, and must not be changed."""
+    entrypoint: list[str]
+    command: list[str]
+    environment: dict[str, str]
+    user: int
+    group: int
+
+    def inside(self, path: str) -> PurePosixPath:
+        """Resolve the symbolic links of a path inside the image, as its own processes would."""
+        done, rest, links = PurePosixPath("/"), list(PurePosixPath(path).parts[1:]), 0
+        while rest:
+            part = rest.pop(0)
+            if part == "..":
+                done = done.parent
+                continue
+            here = self.root / (done / part).relative_to("/")
+            if here.is_symlink() and links < _LINKS:
+                links += 1
+                target = PurePosixPath(here.readlink())
+                done = PurePosixPath("/") if target.is_absolute() else done
+                rest = [part for part in target.parts if part != "/"] + rest
+            else:
+                done /= part
+        return done
+
+
+def unpack(archive: Path) -> Image:
+    """Unpack an OCI archive with one image, unless this was done before."""
+    with tarfile.open(archive) as files:
+        [described] = _json(files, "index.json")["manifests"]
+        manifest = _json(files, _blob(described))
+        config = _json(files, _blob(manifest["config"]))
+        digest: str = described["digest"]
+        root = cache_dir() / "pods" / digest.removeprefix("sha256:")
+        if not root.exists():
+            root.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=root.parent) as name:
+                draft = Path(name) / "root"
+                draft.mkdir()
+                for layer in manifest["layers"]:
+                    _extract(_file(files, _blob(layer)), draft)
+                os.rename(draft, root)  # noqa: PTH104 - fails if another process was faster, as it must
+    given = config["config"]
+    user, _, group = given.get("User", "0").partition(":")
+    return Image(
+        digest=digest,
+        root=root,
+        entrypoint=given.get("Entrypoint") or [],
+        command=given.get("Cmd") or [],
+        environment=dict(one.split("=", 1) for one in given.get("Env") or ()),
+        user=int(user),
+        group=int(group or user),
+    )
+
+
+def repository(reference: str) -> str:
+    """The name of an image without registry, tag and digest: `unwind` for `registry:5000/team/unwind:1.0`."""
+    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _extract(layer: IO[bytes], directory: Path) -> None:
+    # From Python, tarfile would change what it considers unsafe.
+    ended = subprocess.run(
+        ["tar", "--extract", "--gzip", "--same-permissions", "--directory", directory],  # noqa: S607
+        input=layer.read(),
+        capture_output=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise UnwindError(f"cannot unpack an image into {directory}: {ended.stderr.decode(errors='replace').strip()}")
+
+
+def _blob(descriptor: Mapping[str, Any]) -> str:
+    return f"blobs/{descriptor['digest'].replace(':', '/')}"
+
+
+def _json(files: tarfile.TarFile, name: str) -> Any:
+    return msgspec.json.decode(_file(files, name).read())
+
+
+def _file(files: tarfile.TarFile, name: str) -> IO[bytes]:
+    content = files.extractfile(name)
+    if content is None:
+        raise UnwindError(f"cannot read an image: {name} is no file")
+    return content

@@ -1,0 +1,78 @@
+"""The parts of the Pod agent that need no control plane: names of images, paths inside them, variables, conditions."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from unwind.local.pods.images import Image, repository
+from unwind.local.pods.pod import _conditions
+from unwind.local.pods.sandbox import Mount, Sandbox
+from unwind.local.pods.volumes import expand
+
+
+def _image(root: Path) -> Image:
+    return Image(digest="sha256:0", root=root, entrypoint=[], command=[], environment={}, user=65532, group=65532)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["unwind", "unwind:1.0", "team/unwind@sha256:00", "registry.test:5000/team/unwind:1.0@sha256:00"],
+)
+def test_an_image_is_found_by_the_last_part_of_its_name(reference: str) -> None:
+    assert repository(reference) == "unwind"
+
+
+def test_links_of_an_image_lead_to_paths_inside_of_it(tmp_path: Path) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "run").symlink_to("/run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "out").symlink_to("../../../etc")
+    (tmp_path / "loop").symlink_to("loop")
+    image = _image(tmp_path)
+    assert image.inside("/var/run/secrets/token") == PurePosixPath("/run/secrets/token")
+    assert image.inside("/out/passwd") == PurePosixPath("/etc/passwd")
+    assert image.inside("/loop/x") == PurePosixPath("/loop/x")
+
+
+def test_variables_are_expanded_as_by_the_kubelet() -> None:
+    variables = {"NAME": "one"}
+    assert expand("$(NAME)-$(OTHER)-$$(NAME)-$NAME", variables) == "one-$(OTHER)-$(NAME)-$NAME"
+
+
+def test_outer_mounts_come_before_inner_ones_and_the_root_becomes_read_only_last(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    sandbox = Sandbox(
+        image=_image(tmp_path),
+        argv=["/usr/local/bin/unwind", "run"],
+        environment={},
+        mounts=[Mount(volume, "/data/inner"), Mount(None, "/data", read_only=False)],
+        hostname="pod",
+        user=65532,
+        group=65532,
+        read_only=True,
+    )
+    lines = sandbox.script(Path("/pod")).splitlines()
+    inner, outer, read_only = (
+        next(number for number, line in enumerate(lines) if text in line)
+        for text in ("remount,bind,ro /pod/root/data/inner", "tmpfs /pod/root/data", "remount,ro /pod/root")
+    )
+    assert outer < inner < read_only < len(lines) - 2
+    assert "--no-new-privs" in lines[-2]
+    assert "--userspec=65532:65532" in lines[-2]
+
+
+def test_the_time_of_a_condition_changes_with_its_status_only() -> None:
+    before = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "then"},
+        {"type": "Ready", "status": "True", "lastTransitionTime": "then"},
+        {"type": "Initialized", "status": "False", "lastTransitionTime": "then"},
+    ]
+    found = _conditions({"status": {"conditions": before}}, {"Ready": (True, ""), "Initialized": (True, "")})
+    assert [(one["type"], one["lastTransitionTime"] == "then") for one in found] == [
+        ("PodScheduled", True),
+        ("Ready", True),
+        ("Initialized", False),
+    ]
