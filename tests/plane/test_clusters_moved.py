@@ -118,8 +118,15 @@ async def test_a_teardown_in_progress_ends_as_moved_and_not_as_target_gone(plane
     await it.unblock()
 
 
-async def traces_of_clusterctl(it: TeardownScene, trace: str) -> None:
+async def traces_of_clusterctl(it: TeardownScene, ref: ObjectRef, trace: str) -> None:
     """Delete a Cluster, with some of what `clusterctl move` does beside."""
+    if trace == "ledger entry":
+        # A manager saw it, and ended before it had written the record.
+        chunk = await it.inventory(ref)
+        assert chunk
+        note = {"ledger": {"reason": "Moved", "by": "clusterctl move"}}
+        first = next(iter(chunk.spec.entries))
+        await Inventories(it.client, namespace=HOME).write(chunk, {first: note})
     secret = f"{it.name}-kubeconfig"
     if trace == "credentials deleted":
         await cluster_moves.delete(it.client, SECRETS, secret, it.namespace)
@@ -136,16 +143,17 @@ async def traces_of_clusterctl(it: TeardownScene, trace: str) -> None:
     [
         ("credentials deleted", Phase.MOVED, False),
         ("credentials being deleted", Phase.MOVED, True),
+        ("ledger entry", Phase.MOVED, True),
         ("none", Phase.TARGET_GONE, False),
     ],
 )
-async def test_a_cluster_that_was_moved_while_no_manager_ran_is_known_by_its_credentials(
+async def test_a_cluster_that_was_moved_while_no_manager_ran_is_known_by_the_traces_of_that(
     plane: Plane, namespace: str, trace: str, phase: Phase, held: bool
 ) -> None:
     it = await scene(plane, namespace)
     ref = await it.add_on("web")
     await deployed_by_a_manager(it, ref)
-    await traces_of_clusterctl(it, trace)
+    await traces_of_clusterctl(it, ref, trace)
     async with manager(it.client):
         assert (await it.ended()).phase is phase
         assert reasons(await it.inventory(ref)) == {phase.value}
