@@ -21,7 +21,7 @@ GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_works_killed.
 	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
 	test_clusters_deleted.py test_clusters_lost.py)
 
-.PHONY: help setup demo test guard check format docs soak bench lock image image-lock clean
+.PHONY: help setup demo test guard check format docs chart soak bench lock image image-lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ format: $(VENV)/.installed ## Put the code into the one format
 
 docs: $(VENV)/.installed ## Write the reference and the pictures anew from the code
 	@$(BIN)/python -m unwind.cli.reference docs
+
+chart: $(VENV)/.installed ## Write the templates of the Helm chart from the code
+	@$(BIN)/python -m unwind.install.chart charts/unwind
 
 soak: setup ## All long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) --hypothesis-profile=long --timeout=1800 $(ARGS) tests/property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from unwind.server.answering import Answering
 from unwind.server.path_segments import Segments
 from unwind.server.routes import CABundleTarget, Route
 
@@ -97,6 +98,7 @@ class ManagerContext:
         keep_teardowns: timedelta,
         protection: Protection = Protection(),  # noqa: B008 - frozen
         segments: Segments | None = None,
+        answering: Answering | None = None,
     ) -> None:
         self.client = client
         """The client of the management cluster."""
@@ -119,6 +121,8 @@ class ManagerContext:
         """How deletion protection is enforced, and what may be read for it. The feature gate enables it."""
         self.segments = segments or Segments()
         """The secret segments of webhook and hook paths."""
+        self.answering = answering or Answering(client, lambda: True, self.segments)
+        """Whether the manager answers: what calls it is registered only then."""
 
 
 class Components(msgspec.Struct, frozen=True, kw_only=True):

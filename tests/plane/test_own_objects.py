@@ -43,9 +43,10 @@ from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
-from unwind.protection.controller import ProtectionController, mended
+from unwind.protection.controller import ProtectionController
 from unwind.protection.webhook import RestoreReporter
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION
+from unwind.server.webhook_controller import mended
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:

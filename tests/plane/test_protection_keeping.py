@@ -26,7 +26,8 @@ from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import HttpTransport, ServerAnswer
 from unwind.protection import manifests
-from unwind.protection.controller import ProtectionController, mended
+from unwind.protection.controller import ProtectionController
+from unwind.server.webhook_controller import mended
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

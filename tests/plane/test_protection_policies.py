@@ -30,7 +30,7 @@ from unwind.api.resources import (
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.protection import manifests
-from unwind.protection.controller import mended
+from unwind.server.webhook_controller import mended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

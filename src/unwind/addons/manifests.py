@@ -126,7 +126,7 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
     name = profile_rules(setting.namespace)
     kind = VALIDATING_WEBHOOK_CONFIGURATIONS
     # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
-    right = Right(kind.group, (kind.plural,), (*READ, "patch"), (name,))
+    right = Right(kind.group, (kind.plural,), (*READ, "create", "patch"), (name,))
     asking = {
         "name": "profiles.addons.unwind.dev",
         "clientConfig": webhook(setting, PROFILES_PATH),
@@ -139,7 +139,10 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
                 "scope": "*",
             }
         ],
+        # The API server's defaults are explicit, because the manager compares existing webhooks with this.
         "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
         # Other writes, such as our own finalizers and annotations, do not call the webhook.
         "matchConditions": [
             {"name": "depends-on-others", "expression": _DEPENDS_ON_OTHERS},

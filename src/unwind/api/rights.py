@@ -9,6 +9,7 @@ import msgspec
 
 from unwind.api.meta import LabelSelector
 from unwind.api.resources import Resource
+from unwind.api.workload import Workload
 
 READ = ("get", "list", "watch")
 HOME = "unwind-system"
@@ -49,6 +50,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the secret path segments; None renders a placeholder."""
     authorized_groups: tuple[str, ...] | None = None
     """API groups whose objects the manager may read to count the instances of a CRD; None allows all."""
+    workload: Workload | None = None
+    """The manager's Deployment. With it, the manager registers its webhooks and hooks itself when it is ready."""
 
 
 def nothing_else(_: Setting) -> list[dict[str, Any]]:

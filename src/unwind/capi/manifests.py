@@ -22,6 +22,7 @@ from unwind.server import path_keys, path_segments
 from unwind.server.manager_names import (
     CERTIFICATE,
     MANAGER,
+    MARK,
     PORT,
     REGISTRATION,
     REGISTRATION_KEY,
@@ -57,14 +58,14 @@ def _extension(setting: Setting) -> dict[str, Any]:
         extension_name(setting.namespace),
         annotations=annotations,
         # Set here too, for an ExtensionConfig that the manager creates.
-        labels={names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND},
+        labels=MARK,
     ) | {
         "spec": {
             "clientConfig": {"url": setting.url.rstrip("/")} if setting.url else {"service": service},
             "namespaceSelector": selector,
         }
         # Omitted if empty, so that settings made by hand are kept.
-        | ({"settings": setting.hook_settings} if setting.hook_settings else {})
+        | ({"settings": setting.hook_settings} if setting.hook_settings or setting.workload else {})
     }
 
 
@@ -122,7 +123,11 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
         "name": "clusters.gate.unwind.dev",
         "clientConfig": webhook(setting, CLUSTERS_PATH),
         "rules": [rule, members],
+        # The API server's defaults are explicit, because the manager compares existing webhooks with this.
         "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "reinvocationPolicy": "Never",
         "matchConditions": [
             {
                 "name": "somebody-decides",
@@ -144,7 +149,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
     rules = [
         # The right to write these objects controls clusters, or every write, so it is for our names only.
         Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), ("patch",), (name,)),
-        Right(kind.group, (kind.plural,), (*READ, "patch"), (cluster_rules(setting.namespace),)),
+        Right(kind.group, (kind.plural,), (*READ, "create", "patch"), (cluster_rules(setting.namespace),)),
     ]
     # Uninstall uses the reverse order: the ExtensionConfig is deleted while its guard still exists.
     # The prefix of every hook path.
@@ -186,7 +191,7 @@ GATING = Contribution(
         # The user who requested the deletion is recorded on the Cluster.
         Right(capi.CLUSTERS.group, (capi.CLUSTERS.plural,), ("patch",)),
     ),
-    at_home=(Right("", ("configmaps",), ("get",), (REGISTRATION,)),),
+    at_home=(Right("", ("configmaps",), READ, (REGISTRATION,)),),
     kinds=(
         CLUSTER_ROLES,
         CLUSTER_ROLE_BINDINGS,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
+    from unwind.server.answering import Answering
     from unwind.teardown.gate import GateFault
 
 
@@ -143,15 +144,18 @@ class RegistrationController:
         owner: ShardOwner,
         metrics: Metrics,
         segments: Segments | None = None,
+        answering: Answering | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `hooks`: the hooks that we serve. `segments`: the secret segments of our paths."""
+        """`namespace`: Unwind's own. `hooks`: the hooks that we serve. `segments`: the secret segments of our paths.
+        `answering`: nothing is registered before the manager answers."""
         self._client = client
         self._home = namespace
         self._extension = extension_name(namespace)
         self._hooks = {hook_protocol.handler(hook): hook for hook in hooks}
         self._owner = owner
         self._segments = segments or Segments()
+        self._answering = answering
         self._clock = clock
         self._told: list[Callable[[], None]] = []
         self._extensions = Extensions(client, self._extension, clock=clock, changed=self._extension_changed)
@@ -178,6 +182,8 @@ class RegistrationController:
             )
         owner.subscribe(self._look)
         self._segments.subscribe(self._look)
+        if answering:
+            answering.subscribe(self._look)
 
     # Gate status
 
@@ -245,8 +251,11 @@ class RegistrationController:
             return None
         ours = self._extensions.ours
         if ours is None:
-            await self._register(resource)
+            if self._answering is None or self._answering.answered:
+                await self._register(resource)
         elif not ours.metadata.terminating and _is_ours(ours):
+            if self._answering and self._answering.through_service and await self._update(resource, ours):
+                return None
             if patch := self._address(ours) or await self._authority(ours):
                 await self._patch(resource, ours, patch)
                 return None  # the write comes back as an event
@@ -255,13 +264,8 @@ class RegistrationController:
 
     async def _register(self, resource: Resource) -> None:
         """Create the ExtensionConfig as install would."""
-        try:
-            kept = await self._client.get(CONFIG_MAPS, REGISTRATION, namespace=self._home)
-        except NotFoundError:
-            return  # not installed, or being uninstalled
-        wanted = remembered(kept, resource.api_version)
-        if wanted is None or wanted.get("metadata", {}).get("name") != self._extension:
-            log.warning("registration manifest is invalid", object=f"ConfigMap/{self._home}/{REGISTRATION}")
+        wanted = await self._recorded(resource)
+        if wanted is None:
             return
         try:
             # The cache may be stale, and an apply would take over the object of another owner.
@@ -270,16 +274,44 @@ class RegistrationController:
             pass
         else:
             return
-        if self._segments.key:
-            wanted = with_prefix(wanted, prefix(self._segments.key, HOOKS))
-        # With install's field manager, so that a later install owns the same fields.
-        made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
+        made = await self._apply(resource, wanted)
         log.warning(
             "ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile",
             object=f"{resource.kind}/{self._extension}",
-            uid=made["metadata"]["uid"],
+            uid=made.metadata.uid,
         )
-        self._extensions.take(msgspec.convert(made, ExtensionConfig))
+
+    async def _update(self, resource: Resource, ours: ExtensionConfig) -> bool:
+        """Apply the recorded namespaceSelector and settings if they changed. Outside the cluster, install does that."""
+        wanted = await self._recorded(resource)
+        if wanted is None:
+            return False
+        spec = msgspec.convert(wanted, ExtensionConfig).spec
+        if (spec.namespace_selector, spec.settings) == (ours.spec.namespace_selector, ours.spec.settings):
+            return False
+        await self._apply(resource, wanted | {"metadata": wanted["metadata"] | {"uid": ours.metadata.uid}})
+        log.info("ExtensionConfig updated", object=f"{resource.kind}/{self._extension}", uid=ours.metadata.uid)
+        return True
+
+    async def _recorded(self, resource: Resource) -> Object | None:
+        """The ExtensionConfig that install or the chart recorded; None if Unwind is not installed, or is being
+        uninstalled."""
+        try:
+            kept = await self._client.get(CONFIG_MAPS, REGISTRATION, namespace=self._home)
+        except NotFoundError:
+            return None
+        wanted = remembered(kept, resource.api_version)
+        if wanted is None or wanted.get("metadata", {}).get("name") != self._extension:
+            log.warning("registration manifest is invalid", object=f"ConfigMap/{self._home}/{REGISTRATION}")
+            return None
+        return with_prefix(wanted, prefix(self._segments.key, HOOKS)) if self._segments.key else wanted
+
+    async def _apply(self, resource: Resource, wanted: Object) -> ExtensionConfig:
+        # With install's field manager, so that a later install owns the same fields.
+        written = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
+        made = msgspec.convert(written, ExtensionConfig)
+        self._extensions.take(made)
+        return made
 
     def _address(self, ours: ExtensionConfig) -> Object | None:
         """The patch that sets the current secret segment; None if it is set."""

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from unwind.api import selectors
 from unwind.api.crds import groups
 from unwind.api.rights import HOME, Setting
+from unwind.api.workload import Workload
 from unwind.cli import console
 from unwind.cli.arguments import Context, Kubeconfig, Namespace, words
 from unwind.errors import UsageError
@@ -31,6 +32,11 @@ async def install(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = HOME,
+    image: Annotated[
+        str | None,
+        Parameter(help="The image of the manager: install its Deployment. It registers its hooks when it is ready."),
+    ] = None,
+    replicas: Annotated[int, Parameter(help="The number of replicas, with --image.")] = 2,
     url: Annotated[
         str | None,
         Parameter(help="https://HOST:PORT of a manager that runs outside the cluster."),
@@ -72,8 +78,12 @@ async def install(
 ) -> None:
     """Install the namespace, CRDs, RBAC rules and policies in a cluster, or upgrade them.
 
+    With --image, the manager runs in the cluster, as with the Helm chart. With --url, it runs elsewhere. Without both,
+    install creates a Service for Pods that you create, and registers the hooks at once: start the manager right away.
     Refuses if another controller for the same kinds is running. Does not change objects that another system installed.
     """
+    if image and url:
+        raise UsageError("--image and --url cannot be used together")
     setting = Setting(
         namespace=namespace,
         url=url,
@@ -81,6 +91,7 @@ async def install(
         hook_settings=pairs("--hook-setting", hook_setting or ()),
         inject_ca=inject_ca_from_secret,
         authorized_groups=None if authorized_groups is None else tuple(words(authorized_groups)),
+        workload=Workload(image=image, replicas=replicas) if image else None,
     )
     if dry_run:
         console.show_objects(manifests(setting), output or "yaml")

@@ -77,6 +77,13 @@ def run(
         File,
         Parameter(env_var="UNWIND_CLIENT_CA", help="CA file; callers must present a client certificate from this CA."),
     ] = None,
+    check_service: Annotated[
+        bool,
+        Parameter(
+            env_var="UNWIND_CHECK_SERVICE",
+            help="Register webhooks and hooks only when a replica answers through the Service; on in the chart.",
+        ),
+    ] = False,
     delete_policy: Annotated[
         str,
         Parameter(
@@ -123,6 +130,11 @@ def run(
     """Run the manager: controllers and the server for webhooks and lifecycle hooks, until SIGTERM."""
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be used together")
+    if check_service and client_ca:
+        raise UsageError(
+            "--check-service cannot be used with --client-ca: the API server's proxy has no client certificate",
+            remedy="use --no-check-service",
+        )
     options = ManagerOptions(
         kubeconfig=kubeconfig,
         context=context,
@@ -136,6 +148,7 @@ def run(
         tls_key=tls_key,
         hosts=tuple(words(tls_hosts)),
         client_ca=client_ca,
+        check_service=check_service,
         shutdown_grace=duration(shutdown_grace, option="--shutdown-grace").total_seconds(),
         delete_policy=_policy(delete_policy),
         best_effort=duration(best_effort_timeout, option="--best-effort-timeout").total_seconds(),

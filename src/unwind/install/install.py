@@ -79,8 +79,8 @@ async def install(
         done.append(result)
         note = f" ({result.note})" if result.note else ""
         announce(f"{result.kind} {result.name} {result.result}{note}")
-        if one.resource == NAMESPACES:
-            # The namespace is applied first, because the Secret is in it.
+        if one.resource == NAMESPACES and setting.workload is None:
+            # The namespace is applied first, because the Secret is in it. A manager in the cluster creates it itself.
             before = await path_keys.exists(client, setting.namespace)
             keys = await path_keys.obtain(client, setting.namespace, now=datetime.now(UTC), rotate=rotate_path)
             changed = InstallResult.CHANGED if rotate_path else InstallResult.UNCHANGED

@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.crds import DEFINITIONS
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CUSTOM_RESOURCE_DEFINITIONS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
     NAMESPACES,
     ROLE_BINDINGS,
     ROLES,
     SERVICE_ACCOUNTS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
 from unwind.api.rights import Right
+from unwind.api.workload import Workload
 from unwind.errors import UsageError
+from unwind.install import workload
 from unwind.install.register import REGISTER
 from unwind.server.manager_names import MANAGER, marked
 
@@ -38,20 +43,38 @@ _KINDS = (
     CLUSTER_ROLE_BINDINGS,
     ROLES,
     ROLE_BINDINGS,
+    *workload.KINDS,
 )
+_REGISTERED = (
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    EXTENSION_CONFIGS,
+)
+"""Kinds that refuse requests, or call the manager. A manager in the cluster writes them itself when it is ready: before
+that, a webhook would refuse deletions, and Cluster API does not start while a registered extension does not answer."""
 
 
 def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """All manifests in order: each may depend on those before it."""
-    _check(setting)
-    others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
-    return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
+    if setting.workload is None:
+        return _manifests(setting, register)
+    found = [manifest for manifest in _manifests(setting, register) if resource_of(manifest) not in _REGISTERED]
+    return [*found, *map(marked, workload.objects(setting.namespace, setting.workload))]
 
 
 def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
-    """All manifests, and the objects that a running manager creates itself."""
-    later = [marked(manifest) for contribution in register for manifest in contribution.later(setting)]
-    return [*manifests(setting, register), *later]
+    """All manifests of every way to install, and the objects that a running manager creates itself."""
+    later = [manifest for contribution in register for manifest in contribution.later(setting)]
+    running = workload.objects(setting.namespace, setting.workload or Workload(image=""))
+    return [*_manifests(setting, register), *map(marked, (*later, *running))]
+
+
+def _manifests(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
+    _check(setting)
+    others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
+    return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
 
 
 def namespace(setting: Setting) -> Object:
@@ -85,6 +108,13 @@ def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> t
     kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
     made, bindings = ([item for item in found if item["kind"] == kind] for kind in kinds)
     return made, bindings
+
+
+def webhooks(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """The webhook configurations that install writes. The manager restores deleted ones."""
+    found = [marked(manifest) for contribution in register for manifest in contribution.manifests(setting)]
+    kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
+    return [item for item in found if item["kind"] in kinds]
 
 
 def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right]:

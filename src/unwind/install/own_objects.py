@@ -56,7 +56,11 @@ _OURS = (
 _CLEARED = f"!({_IS_INVENTORY}) && {_IS_DELETE} && has(namespaceObject.metadata.deletionTimestamp)"
 _OLD = "request.kind.kind + ' ' + oldObject.metadata.name"
 _LOST = "Without its records, Unwind does not know what it deployed."
-_MARKED = f"oldObject.metadata.?labels[?'{names.MANAGED_BY_LABEL}'].orValue('') == '{names.MANAGED_BY_UNWIND}'"
+_MARKED = " || ".join(
+    f"oldObject.metadata.?labels[?'{label}'].orValue('') == '{names.MANAGED_BY_UNWIND}'"
+    # Helm replaces the value of the first.
+    for label in (names.MANAGED_BY_LABEL, names.PART_OF_LABEL)
+)
 _GROUP = f"oldObject.metadata.name.endsWith('.{unwind.GROUP}')"
 _SERVED = f"object.spec.versions.exists(version, version.name == '{unwind.INVENTORIES.version}' && version.served)"
 

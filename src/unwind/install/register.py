@@ -18,13 +18,11 @@ from unwind.install.own_objects import GUARDING
 from unwind.install.tenant_policies import TENANTS
 from unwind.karmada.manifests import MEMBERS
 from unwind.protection.manifests import PROTECTING
-from unwind.server.manager_names import MANAGER, PORT, SERVICE
+from unwind.server.manager_names import HTTPS_PORT, MANAGER, METRICS_PORT, PORT, SERVICE, SERVICE_PORT
 from unwind.teardown.manifests import RECORDS, REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_LISTENS_ON = 9443
 
 
 def metrics_reader(namespace: str) -> str:
@@ -45,15 +43,15 @@ def _objects(setting: Setting) -> list[dict[str, Any]]:
 def _service(setting: Setting) -> list[dict[str, Any]]:
     if setting.url:
         return []
+    ports = [{"name": "https", "port": PORT, "targetPort": HTTPS_PORT, "protocol": "TCP"}]
+    if setting.workload:
+        ports.append({"name": "metrics", "port": METRICS_PORT, "targetPort": METRICS_PORT, "protocol": "TCP"})
     return [
         {
             "apiVersion": SERVICES.api_version,
             "kind": SERVICES.kind,
             "metadata": {"name": SERVICE, "namespace": setting.namespace},
-            "spec": {
-                "selector": {names.NAME_LABEL: "unwind"},
-                "ports": [{"name": "https", "port": PORT, "targetPort": _LISTENS_ON, "protocol": "TCP"}],
-            },
+            "spec": {"selector": {names.NAME_LABEL: MANAGER}, "ports": ports},
         }
     ]
 
@@ -79,6 +77,8 @@ MACHINERY = Contribution(
         Right("", ("pods",), ("list", "watch")),
         # The replicas share the CA of their serving certificates in a Secret.
         Right("", ("secrets",), (*READ, "create", "patch")),
+        # Whether a replica answers through the Service, before anything is registered.
+        Right("", ("services/proxy",), ("get",), (SERVICE_PORT,)),
     ),
     kinds=(SERVICES,),
     manifests=_objects,

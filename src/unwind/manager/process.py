@@ -38,6 +38,8 @@ from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import described
+from unwind.server.answering import Answering
+from unwind.server.answering import route as answering_route
 from unwind.server.authorization import TokenAuthorizer
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_secret import SharedCertificate
@@ -82,6 +84,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     hosts: tuple[str, ...] = ()
     client_ca: Path | None = None
+    check_service: bool = False
     shutdown_grace: float = 20.0
     delete_policy: DeletePolicy = DeletePolicy.MANAGE
     best_effort: float = BEST_EFFORT
@@ -188,6 +191,12 @@ class _Process:
             lambda: len(shards.owned)
         )
         recorder = Recorder(client, instance=identity)
+        answering = Answering(
+            client,
+            lambda: not self._readiness.missing,
+            self._segments,
+            namespace=options.namespace if options.check_service else "",
+        )
         context = ManagerContext(
             client=client,
             namespace=options.namespace,
@@ -202,12 +211,13 @@ class _Process:
             keep_teardowns=options.keep_teardowns,
             protection=options.protection,
             segments=self._segments,
+            answering=answering,
         )
         # Before they are used for registrations and routes.
         path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
         await path_keys.obtain()
         shares = wire(context)
-        parts: list[Component] = [recorder, path_keys]
+        parts: list[Component] = [recorder, path_keys, answering]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.serving] if serves else []
         self._shared += [item for share in shares for item in share.shared]
@@ -227,7 +237,7 @@ class _Process:
         metrics = Listener("metrics", probes, tls=metrics_tls, limits=_METRICS_LIMITS, requests=self._requests)
         await self._open(metrics, probed)
         if called is not None:
-            routes = [route for share in shares for route in share.routes]
+            routes = [route for share in shares for route in share.routes] + [answering_route()]
             self._https = Listener("https", routes, tls=tls, requests=self._requests, segments=self._segments)
             await self._open(self._https, called)
         self._readiness.started = True

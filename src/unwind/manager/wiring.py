@@ -44,7 +44,7 @@ from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.external.controller import DeletionMetrics, ExternalController
 from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
-from unwind.install.manifests import policies
+from unwind.install.manifests import policies, webhooks
 from unwind.inventory.inventories import Inventories
 from unwind.karmada import remove_strategy as unjoin_warning
 from unwind.karmada.caches import KarmadaCaches
@@ -61,6 +61,7 @@ from unwind.protection.manifests import protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
 from unwind.server.routes import CABundleTarget
+from unwind.server.webhook_controller import WebhookController
 from unwind.teardown.gate import GateSources
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
@@ -71,6 +72,7 @@ from unwind.teardown.withdrawal_records import WithdrawalRecords
 if TYPE_CHECKING:
     from unwind.components import ManagerContext
     from unwind.deleters.registry import Plugin
+    from unwind.kube.client import Object
 
 log = logs.get(__name__)
 
@@ -129,6 +131,7 @@ class Shared:
             owner=context.shards,
             metrics=context.metrics,
             segments=context.segments,
+            answering=context.answering,
         )
         """The registration with Cluster API, and whether the gate is armed."""
         self.karmada_caches = KarmadaCaches(client, metrics=context.metrics)
@@ -146,6 +149,7 @@ def components(context: ManagerContext) -> list[Components]:
         karmada(context, shared),
         capi(context, shared),
         protection(context),
+        webhook_registrations(context),
     ]
 
 
@@ -340,6 +344,7 @@ def protection(context: ManagerContext) -> Components:
         policies=policies(Setting(namespace=namespace)),
         restored=RestoreReporter(registry=context.registry, recorder=context.recorder).report,
         segments=context.segments,
+        answering=context.answering,
     )
     if not on:
         return Components(controllers=(controller,))
@@ -356,6 +361,24 @@ def protection(context: ManagerContext) -> Components:
         routes=webhook.routes(),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace)),),
     )
+
+
+def webhook_registrations(context: ManagerContext) -> Components:
+    """The webhook configurations that do not depend on a feature gate."""
+
+    def wanted(url: str | None, key: bytes) -> list[Object]:
+        return webhooks(Setting(namespace=context.namespace, url=url, path_key=key))
+
+    controller = WebhookController(
+        context.client,
+        wanted,
+        namespace=context.namespace,
+        owner=context.shards,
+        metrics=context.metrics,
+        answering=context.answering,
+        segments=context.segments,
+    )
+    return Components(controllers=(controller,))
 
 
 def _log_member_failed(error: Exception) -> None:

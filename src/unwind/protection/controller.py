@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.api import names
@@ -25,6 +25,7 @@ from unwind.kube.workqueue import Backoff, Queue
 from unwind.protection import manifests
 from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours, remembered
 from unwind.server.path_segments import Segments, redacted
+from unwind.server.webhook_controller import mended, with_authorities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,46 +37,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import RawObject
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
-
-
-def mended(found: Object, wanted: Object) -> Object:
-    """The merge patch that turns `found` into `wanted`, for all fields in `wanted`; empty if they are equal.
-
-    Unwanted content inside these fields is removed. Lists are replaced as a whole: another client may have added an
-    item, such as a condition that makes a policy match less.
-    """
-    return {
-        key: _mended(found.get(key), value)
-        for key, value in wanted.items()
-        if key not in ("apiVersion", "kind", "metadata") and found.get(key) != value
-    }
-
-
-def with_authorities(wanted: Object, found: Object) -> Object:
-    """The wanted webhooks, each with the current CA bundle of the webhook of its name.
-
-    Another controller writes the CA bundles.
-    """
-    bundles = {
-        webhook.get("name"): (webhook.get("clientConfig") or {}).get("caBundle")
-        for webhook in found.get("webhooks") or ()
-    }
-    if "webhooks" not in wanted:
-        return wanted
-    asking = [
-        item | {"clientConfig": item["clientConfig"] | {"caBundle": bundle}}
-        if (bundle := bundles.get(item["name"]))
-        else item
-        for item in wanted["webhooks"]
-    ]
-    return wanted | {"webhooks": asking}
-
-
-def _mended(found: Any, wanted: Any) -> Any:
-    if not isinstance(found, dict) or not isinstance(wanted, dict):
-        return wanted
-    changed = {key: _mended(found.get(key), value) for key, value in wanted.items() if found.get(key) != value}
-    return changed | {key: None for key in found if key not in wanted}
+    from unwind.server.answering import Answering
 
 
 # Restores the policies that `unwind install` wrote as well, with or without the feature gate: admission policies do not
@@ -103,11 +65,12 @@ class ProtectionController:
         policies: tuple[list[Object], list[Object]] = ([], []),
         restored: Callable[[Resource, Object, str], None] = lambda *_: None,
         segments: Segments | None = None,
+        answering: Answering | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install wrote, and their bindings,
         which are restored. `restored`: called for each restored policy with what was wrong. `segments`: the secret
-        segments of our paths."""
+        segments of our paths. `answering`: nothing is written before the manager answers."""
         self._client = client
         self._home = namespace
         self._on = on
@@ -116,6 +79,10 @@ class ProtectionController:
         self._restored = restored
         self._policies_installed = policies
         self._segments = segments or Segments()
+        self._answering = answering
+        self._through_service = answering is not None and answering.through_service
+        self._seen: set[str] = set()
+        """The names of our policies that existed when they were last reconciled."""
         self._key = manifests.protection_rules(namespace)
         self._unserved = asyncio.Event()
         self._policies = self._follow(VALIDATING_ADMISSION_POLICIES, clock)
@@ -134,6 +101,8 @@ class ProtectionController:
         )
         owner.subscribe(self._look)
         self._segments.subscribe(self._look)
+        if answering:
+            answering.subscribe(self._look)
 
     @property
     def ready(self) -> bool:
@@ -192,6 +161,8 @@ class ProtectionController:
     async def _reconcile(self, _: str) -> float | None:
         if not self._owner.owns(self._key) or not (self._webhooks.synced and (self._installed.synced or not self._on)):
             return None
+        if self._answering and not self._answering.answered:
+            return None
         served = self._policies.synced and self._bindings.synced
         if served and self._installed.synced:
             await self._restore()
@@ -215,7 +186,9 @@ class ProtectionController:
             return  # Unwind is not installed, or is being uninstalled
         for informer, objects in zip((self._policies, self._bindings), self._policies_installed, strict=True):
             for obj in objects:
-                await self._ensure(informer, obj, installed=True)
+                # A manager that runs in the cluster creates them itself.
+                expected = not self._through_service or obj["metadata"]["name"] in self._seen
+                await self._ensure(informer, obj, installed=expected)
 
     def _wanted(self, *, by_policies: bool) -> list[tuple[Informer[RawObject], list[Object]]] | None:
         """The wanted objects in the order of their creation; None if unknown."""
@@ -251,6 +224,7 @@ class ProtectionController:
             if installed:
                 self._restored(resource, made, "it was missing, and was recreated")
             return
+        self._seen.add(name)
         obj = found.decode()
         if obj["metadata"].get("deletionTimestamp"):
             return  # its deletion is an event

@@ -20,10 +20,16 @@ MANAGER = "unwind"
 CERTIFICATE = "unwind-serving-cert"
 """The Secret with the serving certificate of the replicas, and its CA bundle in `ca.crt`."""
 PORT = 443
+"""The port of the Service."""
+SERVICE_PORT = f"https:{SERVICE}:{PORT}"
+"""The name by which the API server's proxy calls the Service."""
+HTTPS_PORT, METRICS_PORT = 9443, 8080
+"""The ports of the Pods."""
 REGISTRATION = "unwind-registration"
 """The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
 REGISTRATION_KEY = "extensionconfig.json"
-_MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND, names.PART_OF_LABEL: names.MANAGED_BY_UNWIND}
+"""The labels of every object of ours."""
 
 
 def webhook(setting: Setting, path: str) -> dict[str, Any]:
@@ -56,13 +62,16 @@ def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
 
 def marked(manifest: dict[str, Any]) -> dict[str, Any]:
     metadata = manifest["metadata"]
-    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **_MARK}}}
+    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **MARK}}}
 
 
 def is_ours(obj: dict[str, Any]) -> bool:
-    """Whether `unwind install` created the object."""
+    """Whether `unwind install`, the chart or the manager created the object."""
     labels: dict[str, str] = obj["metadata"].get("labels") or {}
-    return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
+    manager = labels.get(names.MANAGED_BY_LABEL)
+    return manager == names.MANAGED_BY_UNWIND or (
+        manager == names.MANAGED_BY_HELM and labels.get(names.PART_OF_LABEL) == names.MANAGED_BY_UNWIND
+    )
 
 
 def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:

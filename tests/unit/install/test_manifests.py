@@ -71,7 +71,11 @@ def test_a_part_that_registers_gets_its_rights_and_its_objects() -> None:
         {"apiGroups": ["example.io"], "resources": ["things"], "verbs": ["get"], "resourceNames": ["one"]}
     ]
     assert home["rules"] == [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]
-    assert service["metadata"]["labels"] == {"own": "label", names.MANAGED_BY_LABEL: "unwind"}
+    assert service["metadata"]["labels"] == {
+        "own": "label",
+        names.MANAGED_BY_LABEL: "unwind",
+        names.PART_OF_LABEL: "unwind",
+    }
 
 
 def test_a_manager_outside_the_cluster_needs_no_service() -> None:
@@ -110,7 +114,7 @@ def test_the_manager_may_change_its_own_webhook_configuration_and_no_other() -> 
     ours = [rule for rule in rules if "validatingwebhookconfigurations" in rule.get("resources", ())]
     writing = {name: rule["verbs"] for rule in ours if set(rule["verbs"]) - set(READ) for name in rule["resourceNames"]}
     assert writing == {
-        configuration["metadata"]["name"]: ["get", "list", "watch", "patch"],
+        configuration["metadata"]["name"]: ["get", "list", "watch", "create", "patch"],
         protection_rules("unwind-system"): ["create", "patch", "delete"],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unwind.protection.controller import mended, with_authorities
+from unwind.server.webhook_controller import mended, with_authorities
 
 WANTED: dict[str, Any] = {
     "apiVersion": "v1",

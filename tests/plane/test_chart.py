@@ -1,0 +1,154 @@
+"""The Helm chart: it has the same objects as `unwind install --image`, and its generated templates are current."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from unwind.api.meta import LabelSelector
+from unwind.api.rights import Setting
+from unwind.api.workload import Workload
+from unwind.install import chart
+from unwind.install.manifests import called, manifests
+from unwind.local import tools
+from unwind.server.manager_names import REGISTRATION_KEY
+
+Object = dict[str, Any]
+
+CHART = Path(__file__).parents[2] / "charts" / "unwind"
+KEEP = "helm.sh/resource-policy"
+
+
+def helm(*arguments: str) -> str:
+    found = tools.find(tools.HELM)
+    assert found, "`make setup` builds it"
+    done = subprocess.run([found.path, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return done.stdout
+
+
+def rendered(namespace: str, tmp_path: Path, values: Object) -> dict[str, Object]:
+    """The objects that Helm renders, by kind and name."""
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    options = ("--namespace", namespace, "--values", str(file), "--kube-version=1.34.0")
+    return by_name(yaml.safe_load_all(helm("template", "release", str(CHART), *options)))
+
+
+def by_name(objects: Any) -> dict[str, Object]:
+    return {f"{item['kind']} {called(item)}": comparable(item) for item in objects if item}
+
+
+def comparable(item: Object) -> Object:
+    """The object without what Helm alone needs, and with the document in the ConfigMap as a value."""
+    item = msgspec.json.decode(msgspec.json.encode(item))
+    annotations = item["metadata"].get("annotations", {})
+    if annotations.pop(KEEP, "") and not annotations:
+        del item["metadata"]["annotations"]
+    if item["kind"] == "ConfigMap":
+        item["data"][REGISTRATION_KEY] = json.loads(item["data"][REGISTRATION_KEY])
+    return item
+
+
+MANY = {
+    "image": {"registry": "registry.example:5000", "repository": "team/unwind", "digest": f"sha256:{'a' * 64}"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "replicas": 3,
+    "args": ["--keep-teardowns=1d"],
+    "env": [{"name": "UNWIND_LOG_FORMAT", "value": "json"}],
+    "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+    "nodeSelector": {"pool": "infra"},
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "priorityClassName": "system-cluster-critical",
+    "podLabels": {"team": "platform"},
+    "podAnnotations": {"note": 'a "quoted" <text>'},
+    "proxy": {"http": "http://proxy:1", "https": "http://proxy:2", "noProxy": "10.0.0.0/8"},
+    "extraCAConfigMap": "our-cas",
+    "hooks": {
+        "namespaceSelector": {"matchLabels": {"hold": "yes"}},
+        "settings": {"a": "b"},
+    },
+}
+SETTINGS = {
+    "by default": ({}, Setting(workload=Workload(image=f"unwind:{version('kube-unwind')}"))),
+    "with many values": (
+        MANY,
+        Setting(
+            namespace="elsewhere",
+            namespace_selector=LabelSelector(match_labels={"hold": "yes"}),
+            hook_settings={"a": "b"},
+            workload=Workload(
+                image=f"registry.example:5000/team/unwind@sha256:{'a' * 64}",
+                replicas=3,
+                pull_secrets=[{"name": "pull"}],
+                args=["--keep-teardowns=1d"],
+                env=[{"name": "UNWIND_LOG_FORMAT", "value": "json"}],
+                resources={"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+                node_selector={"pool": "infra"},
+                tolerations=[{"key": "infra", "operator": "Exists"}],
+                priority_class="system-cluster-critical",
+                pod_labels={"team": "platform"},
+                pod_annotations={"note": 'a "quoted" <text>'},
+                http_proxy="http://proxy:1",
+                https_proxy="http://proxy:2",
+                no_proxy="10.0.0.0/8",
+                extra_ca="our-cas",
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_the_chart_has_the_objects_of_install(case: str, tmp_path: Path) -> None:
+    values, setting = SETTINGS[case]
+    assert setting.workload
+    installed = [item for item in manifests(setting) if item["kind"] != "Namespace"]
+    found, wanted = rendered(setting.namespace, tmp_path, values), by_name(installed)
+    assert found.keys() == wanted.keys()
+    for name, item in wanted.items():
+        assert found[name] == item, name
+
+
+def test_what_refuses_requests_or_calls_the_manager_is_not_in_the_chart(tmp_path: Path) -> None:
+    kinds = {name.split()[0] for name in rendered("unwind-system", tmp_path, {})}
+    assert not [kind for kind in kinds if "Webhook" in kind or "Admission" in kind or kind == "ExtensionConfig"]
+
+
+def test_crds_are_kept_when_the_chart_is_uninstalled() -> None:
+    crds = list(yaml.safe_load_all(helm("template", "release", str(CHART), "--kube-version=1.34.0")))
+    found = [item for item in crds if item["kind"] == "CustomResourceDefinition"]
+    assert found
+    assert all(item["metadata"]["annotations"][KEEP] == "keep" for item in found)
+
+
+def test_the_generated_templates_are_current() -> None:
+    for name, text in chart.templates().items():
+        assert (CHART / "templates" / name).read_text() == text, "run `make chart`"
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert about["version"] == about["appVersion"] == version("kube-unwind")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"replicas": "two"}, {"image": {"digest": "sha256:1"}}, {"replica": 1}, {"hooks": {"settings": {"a": 1}}}]
+)
+def test_values_that_are_not_known_are_refused(wrong: Object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="values don't meet the specifications"):
+        rendered("unwind-system", tmp_path, wrong)
+
+
+def test_the_network_policy_can_be_left_out(tmp_path: Path) -> None:
+    found = rendered("unwind-system", tmp_path, {"networkPolicy": {"enabled": False}})
+    assert not [name for name in found if name.startswith("NetworkPolicy")]
+
+
+def test_the_chart_has_no_mistakes() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART), "--kube-version=1.34.0")
