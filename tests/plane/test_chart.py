@@ -15,7 +15,7 @@ import yaml
 from unwind.api.meta import LabelSelector
 from unwind.api.rights import Setting
 from unwind.api.workload import Workload
-from unwind.install import chart
+from unwind.install import chart, uninstall_hook
 from unwind.install.manifests import called, manifests
 from unwind.local import tools
 from unwind.server.manager_names import REGISTRATION_KEY
@@ -72,6 +72,7 @@ MANY = {
     "podAnnotations": {"note": 'a "quoted" <text>'},
     "proxy": {"http": "http://proxy:1", "https": "http://proxy:2", "noProxy": "10.0.0.0/8"},
     "extraCAConfigMap": "our-cas",
+    "uninstallArgs": ["--leave-addons"],
     "hooks": {
         "namespaceSelector": {"matchLabels": {"hold": "yes"}},
         "settings": {"a": "b"},
@@ -101,6 +102,7 @@ SETTINGS = {
                 https_proxy="http://proxy:2",
                 no_proxy="10.0.0.0/8",
                 extra_ca="our-cas",
+                uninstall_args=["--leave-addons"],
             ),
         ),
     ),
@@ -108,11 +110,12 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("case", SETTINGS)
-def test_the_chart_has_the_objects_of_install(case: str, tmp_path: Path) -> None:
+def test_the_chart_has_the_objects_of_install_and_the_hook_of_uninstall(case: str, tmp_path: Path) -> None:
     values, setting = SETTINGS[case]
     assert setting.workload
     installed = [item for item in manifests(setting) if item["kind"] != "Namespace"]
-    found, wanted = rendered(setting.namespace, tmp_path, values), by_name(installed)
+    hook = uninstall_hook.objects(setting, setting.workload)
+    found, wanted = rendered(setting.namespace, tmp_path, values), by_name([*installed, *hook])
     assert found.keys() == wanted.keys()
     for name, item in wanted.items():
         assert found[name] == item, name

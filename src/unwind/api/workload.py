@@ -36,3 +36,5 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     no_proxy: str = ""
     extra_ca: str = "unwind-extra-ca"
     """A ConfigMap with further CA certificates for chart repositories. It need not exist."""
+    uninstall_args: list[str] = []
+    """Arguments of `unwind uninstall` before `helm uninstall`, such as --leave-addons."""

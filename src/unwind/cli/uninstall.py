@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Annotated, Literal
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from unwind.api.resources import DEPLOYMENTS
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console
 from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-    Namespace,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.errors import UnwindError
+from unwind.install import stopping
 from unwind.install import uninstall as uninstalling
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
+from unwind.kube.events import Recorder, Regarding
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_TERMINATION_LOG = Path("/dev/termination-log")
+"""The kubelet shows its content in the status of the Pod."""
 
 
 async def uninstall(
     *,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    namespace: Namespace = HOME,
+    namespace: Annotated[
+        str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in.")
+    ] = HOME,
     delete_crds: Annotated[
         bool,
         Parameter(
             negative="", help="Delete Unwind's CRDs even if custom resources exist, which are deleted with them."
+        ),
+    ] = False,
+    leave_addons: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Uninstall although objects are deployed that must be removed before their cluster is deleted.",
+        ),
+    ] = False,
+    in_cluster: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Delete only what the manager created, as the chart does before `helm uninstall` deletes the rest.",
         ),
     ] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask for confirmation.")] = False,
@@ -36,19 +63,24 @@ async def uninstall(
 ) -> None:
     """Remove what install created, and Unwind's finalizers from all objects.
 
-    Refuses while a Teardown is unfinished or a manager is running. CRDs that have custom resources are kept.
+    Refuses while a Teardown is unfinished, while objects are deployed that must be removed before their cluster is
+    deleted, and while a manager runs outside the cluster. A manager in the cluster is stopped. CRDs that have custom
+    resources are kept.
     """
     setting = Setting(namespace=namespace)
-    async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-uninstall") as client:
-        seen = await uninstalling.survey(client, setting)
-        if not (seen.crds or seen.bearers or seen.objects or seen.adopted):
+    async with (
+        Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-uninstall") as client,
+        _reported(client, namespace, in_cluster=in_cluster),
+    ):
+        seen = await uninstalling.survey(client, setting, leave_addons=leave_addons, of_chart=in_cluster)
+        if not (seen.crds or seen.bearers or seen.objects or seen.adopted or in_cluster):
             nothing = uninstalling.UninstallResult(deleted=(), released=0, kept=())
             if output == "json":
                 console.show_json(nothing)
             else:
                 console.out.print("Unwind is not installed.")
             return
-        if not yes:
+        if not (yes or in_cluster):
             _confirm(seen, delete_crds=delete_crds)
         outcome = await uninstalling.uninstall(
             client, setting, seen, delete_crds=delete_crds, announce=console.announce
@@ -61,6 +93,26 @@ async def uninstall(
     console.out.print(
         f"deleted {len(outcome.deleted)}, finalizers removed {outcome.released}, kept {len(outcome.kept)}"
     )
+
+
+@asynccontextmanager
+async def _reported(client: Client, namespace: str, *, in_cluster: bool) -> AsyncIterator[None]:
+    """In the cluster, report why it failed in an Event and in the termination message of the Pod."""
+    try:
+        yield
+    except UnwindError as error:
+        if in_cluster:
+            with suppress(OSError):
+                await asyncio.to_thread(_TERMINATION_LOG.write_text, f"{error}\n")
+            found = await stopping.deployment(client, namespace)
+            if found:
+                metadata = found["metadata"]
+                kind = DEPLOYMENTS
+                about = Regarding(kind.api_version, kind.kind, metadata["name"], metadata["uid"], namespace)
+                recorder = Recorder(client, instance="unwind-uninstall")
+                recorder.report(about, "UninstallRefused", str(error), action="Uninstall", type="Warning")
+                await recorder.write()
+        raise
 
 
 def _confirm(seen: uninstalling.InstalledState, *, delete_crds: bool) -> None:

@@ -17,6 +17,7 @@ from unwind.api import names
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, NETWORK_POLICIES
 from unwind.api.rights import Setting
 from unwind.api.workload import Workload
+from unwind.install import uninstall_hook
 from unwind.install.manifests import manifests, resource_of
 
 Object = dict[str, Any]
@@ -104,6 +105,7 @@ def templates() -> dict[str, str]:
         https_proxy=helm.value(".Values.proxy.https"),
         no_proxy=helm.value(".Values.proxy.noProxy"),
         extra_ca=helm.value(".Values.extraCAConfigMap"),
+        uninstall_args=helm.items(".Values.uninstallArgs"),
     )
     setting = Setting(
         namespace=helm.value(".Release.Namespace"),
@@ -123,6 +125,7 @@ def templates() -> dict[str, str]:
             files["manager.yaml"].append(_if(".Values.networkPolicy.enabled", _rendered(manifest)))
         else:
             files["manager.yaml"].append(_rendered(manifest))
+    files["uninstall.yaml"] = [_rendered(item) for item in uninstall_hook.objects(setting, workload)]
     return {name: _HEAD + helm.rendered("".join(found)) for name, found in files.items()}
 
 

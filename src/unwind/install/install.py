@@ -69,6 +69,7 @@ async def install(
     await _refuse_rivals(client, warn)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client)
+    _refuse_release(found)
     _refuse_foreign([item for item in found if item.name not in elsewhere], adopt_crds=adopt_crds)
 
     done: list[InstalledObject] = []
@@ -147,6 +148,18 @@ async def _served_elsewhere(client: Client) -> dict[str, str]:
         if target:
             elsewhere[definition.name] = f"served by aggregated API server {target['namespace']}/{target['name']}"
     return elsewhere
+
+
+def _refuse_release(found: list[ExistingObject]) -> None:
+    """Objects of a Helm release are changed by Helm only. CRDs stay when a release is uninstalled."""
+    for item in found:
+        annotations = (item.existing or {}).get("metadata", {}).get("annotations") or {}
+        release = annotations.get(names.HELM_RELEASE_ANNOTATION)
+        if release and item.resource != CUSTOM_RESOURCE_DEFINITIONS and not item.foreign:
+            raise UnwindError(
+                f"cannot install: {item.resource.kind} {item.name} belongs to Helm release {release}",
+                remedy="use `helm upgrade`",
+            )
 
 
 def _refuse_foreign(found: list[ExistingObject], *, adopt_crds: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.addons.manifests import ADDONS, SUMMARIES
 from unwind.api import names
-from unwind.api.resources import CLUSTER_ROLES, SERVICES
+from unwind.api.resources import CLUSTER_ROLES, SECRETS, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.capi.manifests import GATING
 from unwind.external.manifests import EXTERNAL
@@ -18,7 +18,7 @@ from unwind.install.own_objects import GUARDING
 from unwind.install.tenant_policies import TENANTS
 from unwind.karmada.manifests import MEMBERS
 from unwind.protection.manifests import PROTECTING
-from unwind.server.manager_names import HTTPS_PORT, MANAGER, METRICS_PORT, PORT, SERVICE, SERVICE_PORT
+from unwind.server.manager_names import CERTIFICATE, HTTPS_PORT, MANAGER, METRICS_PORT, PORT, SERVICE, SERVICE_PORT
 from unwind.teardown.manifests import RECORDS, REQUESTS
 
 if TYPE_CHECKING:
@@ -56,6 +56,18 @@ def _service(setting: Setting) -> list[dict[str, Any]]:
     ]
 
 
+def _secrets(setting: Setting) -> list[dict[str, Any]]:
+    """The Secrets that the manager creates, besides that of its paths."""
+    return [
+        {
+            "apiVersion": SECRETS.api_version,
+            "kind": SECRETS.kind,
+            "metadata": {"name": name, "namespace": setting.namespace},
+        }
+        for name in (CERTIFICATE, names.RECORD_KEY_SECRET)
+    ]
+
+
 MACHINERY = Contribution(
     name="machinery",
     everywhere=(
@@ -80,8 +92,9 @@ MACHINERY = Contribution(
         # Whether a replica answers through the Service, before anything is registered.
         Right("", ("services/proxy",), ("get",), (SERVICE_PORT,)),
     ),
-    kinds=(SERVICES,),
+    kinds=(SERVICES, SECRETS),
     manifests=_objects,
+    later=_secrets,
 )
 
 REGISTER: Sequence[Contribution] = (

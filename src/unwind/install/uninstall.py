@@ -1,4 +1,8 @@
-"""Uninstall Unwind: delete the objects with our label by uid, and remove our finalizers; anything unknown stops it."""
+"""Uninstall Unwind: delete the objects with our label by uid, and remove our finalizers; anything unknown stops it.
+
+In this order: nothing is registered any more, what calls the manager goes, the manager stops, its finalizers go, and
+then its policies and the rest. It can be interrupted anywhere, and run again.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,26 @@ from unwind.api import names
 from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.meta import ObjectMeta
 from unwind.api.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
     LEASES,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
     NAMESPACES,
+    SECRETS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
-from unwind.install import existing_objects, rivals
+from unwind.install import existing_objects, rivals, stopping
 from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
 from unwind.install.own_objects import kinds_name
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.server.manager_names import is_ours
+from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +49,13 @@ Object = dict[str, Any]
 _GONE_WITHIN = 120.0
 # Objects that Kubernetes creates in every namespace, and objects that only describe others.
 _ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
-_CALLING = {EXTENSION_CONFIGS.group, VALIDATING_WEBHOOK_CONFIGURATIONS.group}
+_CALLING = {
+    (resource.group, resource.plural)
+    for resource in (EXTENSION_CONFIGS, VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
+}
+_POLICIES = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+# Annotations by which the manager remembers something on objects of others.
+_REMEMBERED = (names.OWNERS_ANNOTATION, names.CAPI_CLUSTER_ANNOTATION)
 _TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
 
 
@@ -59,7 +74,7 @@ class InstalledState(msgspec.Struct, frozen=True, kw_only=True):
     adopted: dict[str, str]
     """CRDs of other systems, and the fields that we added to them."""
     bearers: tuple[tuple[Resource, ObjectMeta], ...]
-    """Objects with one of our finalizers."""
+    """Objects with one of our finalizers, or an annotation that only the manager uses."""
     objects: tuple[Object, ...]
     """Other objects that install created, in the order of their deletion."""
 
@@ -72,18 +87,43 @@ class UninstallResult(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
 
-async def survey(client: Client, setting: Setting) -> InstalledState:
-    """Find everything of Unwind; raises UnwindError while a teardown is unfinished or a manager is running."""
+async def survey(
+    client: Client, setting: Setting, *, leave_addons: bool = False, of_chart: bool = False
+) -> InstalledState:
+    """Find everything of Unwind; raises UnwindError while something depends on it, or a manager runs elsewhere.
+
+    `leave_addons`: also while objects are deployed that must be removed before their cluster is deleted. `of_chart`:
+    only what the manager created; Helm deletes the rest, and keeps the CRDs.
+    """
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     await _refuse_running_teardowns(client, crds)
-    await _refuse_running_manager(client, setting)
-    served = await existing_objects.served(client)
+    if not leave_addons:
+        await stopping.refuse_enforced(client, setting.namespace)
+    await stopping.refuse_running_manager(client, setting.namespace)
+    found = [manifest for manifest in everything(setting) if not of_chart or _is_managers(manifest)]
+    theirs = [] if of_chart else crds
     return InstalledState(
-        crds=tuple([await _count(client, crd) for crd in crds if is_ours(crd)]),
-        adopted={crd["metadata"]["name"]: fields for crd in crds if not is_ours(crd) and (fields := _adopted(crd))},
-        bearers=tuple([bearer for kind in served for bearer in await _bearers(client, kind)]),
-        objects=tuple([obj for manifest in reversed(everything(setting)) if (obj := await _ours(client, manifest))]),
+        crds=tuple([await _count(client, crd) for crd in theirs if is_ours(crd)]),
+        adopted={crd["metadata"]["name"]: fields for crd in theirs if not is_ours(crd) and (fields := _adopted(crd))},
+        bearers=await _all_bearers(client),
+        objects=tuple([obj for manifest in reversed(found) if (obj := await _ours(client, manifest))]),
     )
+
+
+def _is_managers(manifest: Object) -> bool:
+    """Whether a manager that runs in the cluster creates the object, or is told by it that Unwind is installed."""
+    resource = resource_of(manifest)
+    return _calls(manifest) or resource in (*_POLICIES, SECRETS) or _is_mark(manifest)
+
+
+def _calls(obj: Object) -> bool:
+    resource = resource_of(obj)
+    return (resource.group, resource.plural) in _CALLING
+
+
+def _is_mark(obj: Object) -> bool:
+    """Whether it is the registration: without it, no replica registers anything, or restores a policy."""
+    return resource_of(obj) == CONFIG_MAPS and obj["metadata"]["name"] == REGISTRATION
 
 
 async def uninstall(
@@ -94,7 +134,10 @@ async def uninstall(
     delete_crds: bool = False,
     announce: Callable[[str], None] = lambda _: None,
 ) -> UninstallResult:
-    """Delete everything found. CRDs with custom resources are kept unless `delete_crds`: these are user data."""
+    """Delete everything found. CRDs with custom resources are kept unless `delete_crds`: these are user data.
+
+    Each step can be repeated: after an interruption, survey and run it again.
+    """
     kept = [
         f"added fields of CRD {name} ({fields}): without them, the API server would drop their values"
         for name, fields in seen.adopted.items()
@@ -107,13 +150,36 @@ async def uninstall(
         deleted.append(f"{resource.kind} {called(obj)}")
         announce(f"{deleted[-1]} deleted")
 
-    # Webhooks and policies are deleted before the objects they depend on, and before the kinds in their rules.
-    calling = [obj for obj in seen.objects if resource_of(obj).group in _CALLING]
-    for obj in calling:
+    # Nothing is registered or restored from here on.
+    marks = [obj for obj in seen.objects if _is_mark(obj)]
+    for obj in marks:
         await delete(obj)
-    for resource, metadata in seen.bearers:
+    # What calls the manager goes while it still answers.
+    try:
+        for obj in filter(_calls, seen.objects):
+            await delete(obj)
+    except ApiError as error:
+        # The guard of the ExtensionConfig: a Teardown began to hold a cluster in the meantime.
+        for obj in marks:
+            await _restore(client, obj)
+        raise UnwindError(
+            f"cannot uninstall: {error.status.message}", remedy="wait until the Teardown is finished, and retry"
+        ) from error
+    bearers = seen.bearers
+    if await stopping.stop(client, setting.namespace):
+        announce(f"Deployment {setting.namespace}/{MANAGER} scaled to 0")
+        bearers = await _all_bearers(client)
+        # A replica may have read the registration before it was deleted.
+        for manifest in filter(_calls, reversed(everything(setting))):
+            if again := await _ours(client, manifest):
+                await delete(again)
+    for resource, metadata in bearers:
         await _release(client, resource, metadata)
         announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
+    # Policies go before the kinds and the namespace that they guard.
+    policies = [obj for obj in seen.objects if resource_of(obj) in _POLICIES]
+    for obj in policies:
+        await delete(obj)
 
     for crd in seen.crds:
         left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
@@ -128,14 +194,31 @@ async def uninstall(
         deleted.append(f"CustomResourceDefinition {crd.name}")
         announce(f"{deleted[-1]} deleted" + (f", with {_objects(left.objects)}" if left.objects else ""))
 
+    await _delete_leases(client, setting.namespace)
     for obj in seen.objects:
         if resource_of(obj) == NAMESPACES and (reason := await _in_use(client, called(obj))):
             kept.append(f"Namespace {called(obj)}: it contains {reason}")
         elif resource_of(obj) == NAMESPACES and (refusal := await _refused(client, NAMESPACES, obj, setting)):
             kept.append(f"Namespace {called(obj)}: {refusal}")
-        elif obj not in calling:
+        elif not (_calls(obj) or _is_mark(obj) or obj in policies):
             await delete(obj)
-    return UninstallResult(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
+    return UninstallResult(deleted=tuple(deleted), released=len(bearers), kept=tuple(kept))
+
+
+async def _restore(client: Client, obj: Object) -> None:
+    """Create a deleted object again, as it was."""
+    metadata = {
+        key: obj["metadata"][key] for key in ("name", "namespace", "labels", "annotations") if key in obj["metadata"]
+    }
+    await client.create(resource_of(obj), obj | {"metadata": metadata})
+
+
+async def _delete_leases(client: Client, namespace: str) -> None:
+    """Delete the Leases of the replicas, all of which have stopped."""
+    for lease in await client.list(LEASES, namespace=namespace):
+        metadata = lease["metadata"]
+        if metadata["name"].startswith(rivals.LEASE_PREFIX):
+            await _delete(client, LEASES, metadata["name"], metadata["uid"], namespace=namespace)
 
 
 async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
@@ -156,15 +239,6 @@ async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
         raise UnwindError(
             f"cannot uninstall: unfinished teardowns: {listed}",
             remedy="wait for them, or force-release with `unwind release`, and retry",
-        )
-
-
-async def _refuse_running_manager(client: Client, setting: Setting) -> None:
-    """A running manager would recreate what is deleted."""
-    if alive := await rivals.alive(client, setting.namespace):
-        raise UnwindError(
-            f"cannot uninstall: a manager is running ({', '.join(alive)})",
-            remedy="stop it, wait until its Leases expire (30s), and retry",
         )
 
 
@@ -195,11 +269,20 @@ def _adopted(crd: Object) -> str:
     return annotations.get(names.ADOPTED_FIELDS_ANNOTATION, "")
 
 
+async def _all_bearers(client: Client) -> tuple[tuple[Resource, ObjectMeta], ...]:
+    kinds = await existing_objects.served(client)
+    return tuple([bearer for kind in kinds for bearer in await _bearers(client, kind)])
+
+
 async def _bearers(client: Client, kind: ServedKind) -> list[tuple[Resource, ObjectMeta]]:
     if not kind.verbs >= {"list", "patch"}:
         return []
     async with aclosing(existing_objects.metadata(client, kind.resource)) as found:
-        return [(kind.resource, metadata) async for metadata in found if _our_finalizers(metadata.finalizers)]
+        return [(kind.resource, metadata) async for metadata in found if _bears(metadata)]
+
+
+def _bears(metadata: ObjectMeta) -> bool:
+    return bool(_our_finalizers(metadata.finalizers)) or any(name in metadata.annotations for name in _REMEMBERED)
 
 
 def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
@@ -217,7 +300,7 @@ async def _ours(client: Client, manifest: Object) -> Object | None:
 
 
 async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:
-    """Remove our finalizers from one object, and no others."""
+    """Remove our finalizers from one object, and no others, and what the manager remembered on it."""
     namespace = metadata.namespace or None
     while True:
         others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
@@ -227,6 +310,7 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
                 "uid": metadata.uid,
                 "resourceVersion": metadata.resource_version,
                 "finalizers": others or None,
+                "annotations": dict.fromkeys(_REMEMBERED),
             }
         }
         try:
@@ -241,7 +325,7 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
             except NotFoundError:
                 return
             metadata = msgspec.convert(again["metadata"], ObjectMeta)
-            if not _our_finalizers(metadata.finalizers):
+            if not _bears(metadata):
                 return
         else:
             return

@@ -87,18 +87,22 @@ class Recorder:
             self.dropped += 1
         self._wake.set()
 
+    async def write(self) -> None:
+        """Write the reported Events now, for a process that ends."""
+        while self._pending:
+            what, times = self._pending.popitem(last=False)
+            try:
+                await self._write(what, times)
+            except (ApiError, UnreachableError):
+                # A namespace that is being deleted accepts no Events, and neither does an unreachable server.
+                self.dropped += 1
+
     async def run(self) -> None:
         """Write the reported Events until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._pending:
-                what, times = self._pending.popitem(last=False)
-                try:
-                    await self._write(what, times)
-                except (ApiError, UnreachableError):
-                    # A namespace that is being deleted accepts no Events, and neither does an unreachable server.
-                    self.dropped += 1
+            await self.write()
 
     async def _write(self, what: _What, times: int) -> None:
         now = self._clock.monotonic()

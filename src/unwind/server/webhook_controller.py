@@ -78,7 +78,8 @@ def _mended(found: Any, wanted: Any) -> Any:
 
 
 class WebhookController:
-    """Creates the webhook configurations when the manager answers, and restores them while it is installed."""
+    """Creates the webhook configurations when the manager answers, and restores deleted ones while it is installed. In
+    the cluster, it also reverts changes."""
 
     name = "webhooks"
     ready = True
@@ -162,6 +163,8 @@ class WebhookController:
             made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
             log.info("made", object=f"{resource.kind}/{name}", uid=made["metadata"]["uid"])
             return None
+        if not self._answering.through_service:
+            return None  # `unwind install` changes it
         patch = mended(found, with_authorities(wanted, found))
         if not patch or not is_ours(found) or found["metadata"].get("deletionTimestamp"):
             return None

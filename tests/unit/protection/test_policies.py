@@ -134,6 +134,8 @@ def test_what_a_manager_makes_is_not_installed_and_is_taken_back() -> None:
         *(protection_manifests.policy_name(policy.name, "unwind-system") for policy in ALL),
         *protection_manifests.retired("unwind-system"),
         "unwind-paths",
+        "unwind-record-key",
+        "unwind-serving-cert",
     }
     assert all(is_ours(item) for item in later)
 
