@@ -15,7 +15,7 @@ import yaml
 from unwind.api.meta import LabelSelector
 from unwind.api.rights import Setting
 from unwind.api.workload import Workload
-from unwind.install import chart, uninstall_hook
+from unwind.install import chart, monitoring, uninstall_hook
 from unwind.install.manifests import called, manifests
 from unwind.local import tools
 from unwind.server.manager_names import REGISTRATION_KEY
@@ -53,7 +53,7 @@ def comparable(item: Object) -> Object:
     annotations = item["metadata"].get("annotations", {})
     if annotations.pop(KEEP, "") and not annotations:
         del item["metadata"]["annotations"]
-    if item["kind"] == "ConfigMap":
+    if REGISTRATION_KEY in item.get("data", {}):
         item["data"][REGISTRATION_KEY] = json.loads(item["data"][REGISTRATION_KEY])
     return item
 
@@ -146,6 +146,15 @@ def test_the_generated_templates_are_current() -> None:
 def test_values_that_are_not_known_are_refused(wrong: Object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="values don't meet the specifications"):
         rendered("unwind-system", tmp_path, wrong)
+
+
+def test_the_objects_for_monitoring_are_those_of_the_code(tmp_path: Path) -> None:
+    without = rendered("unwind-system", tmp_path, {})
+    found = rendered("unwind-system", tmp_path, {"monitoring": {"enabled": True, "labels": {"release": "p"}}})
+    wanted = by_name(monitoring.objects("unwind-system", labels={"release": "p"}))
+    assert {name: item for name, item in found.items() if name not in without} == wanted
+    alert = found["PrometheusRule unwind-system/unwind"]["spec"]["groups"][0]["rules"][0]
+    assert "{{ $labels" in str(alert), "an expression of Prometheus, which Helm does not evaluate"
 
 
 def test_the_network_policy_can_be_left_out(tmp_path: Path) -> None:

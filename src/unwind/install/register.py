@@ -50,7 +50,11 @@ def _service(setting: Setting) -> list[dict[str, Any]]:
         {
             "apiVersion": SERVICES.api_version,
             "kind": SERVICES.kind,
-            "metadata": {"name": SERVICE, "namespace": setting.namespace},
+            "metadata": {
+                "name": SERVICE,
+                "namespace": setting.namespace,
+                "labels": {names.NAME_LABEL: MANAGER},
+            },
             "spec": {"selector": {names.NAME_LABEL: MANAGER}, "ports": ports},
         }
     ]

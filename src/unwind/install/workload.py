@@ -117,6 +117,7 @@ def environment(workload: Workload) -> list[Object]:
     ]
     values = {
         "UNWIND_CHECK_SERVICE": "true",
+        "UNWIND_SECURE_METRICS": "true",
         "HTTP_PROXY": workload.http_proxy,
         "HTTPS_PROXY": workload.https_proxy,
         "NO_PROXY": workload.no_proxy,
@@ -167,7 +168,7 @@ def network_policy(namespace: str) -> Object:
 
 def _probe(path: str, *, period: int, failures: int) -> Object:
     return {
-        "httpGet": {"path": path, "port": "metrics", "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": "metrics", "scheme": "HTTPS"},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
