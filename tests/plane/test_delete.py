@@ -143,6 +143,18 @@ async def test_what_is_protected_refuses_before_anything_is_deleted(room: Room, 
     assert room.deleted() == ["plain"]
 
 
+async def test_an_unknown_protection_value_refuses_as_unknown_and_not_as_protected(room: Room, home: str) -> None:
+    await room.config_map("typo", labels={DELETE_PROTECTION_LABEL: "Allways"})
+    async with manager(room.client, home):
+        await room.ask(NAMESPACES, room.name, "namespace")
+        refused = await room.teardown(lambda it: it.finished, "finished")
+    assert refused.phase is Phase.REFUSED
+    [blocker] = refused.status.blockers
+    assert (blocker.object.name, blocker.reason, blocker.actor) == ("typo", "UnknownValue", "the author of that value")
+    assert [item.reason for item in refused.status.conditions if item.type == "Refused"] == ["UnknownValue"]
+    assert room.deleted() == []
+
+
 async def test_an_owner_goes_with_what_it_owns_and_leaves_what_others_own_too(
     room: Room, command: Command, home: str
 ) -> None:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.eventually import eventually
 from tests.plane.support import profiles
 from tests.plane.support.controllers import HOLD
+from tests.plane.support.events import until_event
 from tests.plane.support.unjoins import UnjoinScene, controllers, scene
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, OWNER_LABEL, Finalizer
-from unwind.api.resources import CONFIG_MAPS
-from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, MemberRef, Phase
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, OWNER_LABEL, SET_ASIDE_LABEL, Finalizer
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
+from unwind.api.unwind import (
+    INVENTORIES,
+    TEARDOWNS,
+    Cause,
+    Entry,
+    Inventory,
+    InventorySpec,
+    MemberRef,
+    Phase,
+    Plan,
+    Teardown,
+    TeardownSpec,
+)
 from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
 
@@ -137,3 +150,55 @@ async def test_a_person_may_let_a_member_go_whose_namespace_stays(plane: Plane, 
         assert record.status.release
         assert (record.status.release.reason, record.status.release.message) == ("Forced", "the namespace is examined")
         await free(it, "web")
+
+
+async def test_a_plan_that_an_older_crd_does_not_store_unjoins_nothing_until_the_crd_is_updated(
+    plane: Plane, namespace: str
+) -> None:
+    name = f"{TEARDOWNS.plural}.{TEARDOWNS.group}"
+    where = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/plan/properties/effort"
+    async with scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it:
+        definition = await it.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+        field: Any = definition
+        for part in where.split("/")[1:]:
+            field = field[int(part) if part.isdecimal() else part]
+        async with controllers(it.client, namespace):
+            await it.put("kept", preserveResourcesOnDeletion=True)
+            await it.deployed("kept")
+        await it.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, [{"op": "remove", "path": where}])
+        try:
+            await eventually(lambda: drops_effort(it), "a CRD without the field")
+            async with controllers(it.client, namespace):
+                await it.delete()
+                event = await until_event(it.client, it.uid, reason="RecordNotStored")
+                assert "did not store spec.plan.effort" in event["note"]
+                assert "unwind install" in event["note"]
+                assert not (await it.client.sighting(CLUSTERS, it.name, uid=it.uid)).absent
+        finally:
+            back = [{"op": "add", "path": where, "value": field}]
+            await it.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, back)
+        await eventually(lambda: stores_effort(it), "a CRD with the field")
+        async with controllers(it.client, namespace):
+            record = await it.gone()
+        assert record.phase is Phase.COMPLETE
+        assert record.spec.plan
+        assert record.spec.plan.effort == "Enforce"
+        assert (record.metadata.name, SET_ASIDE_LABEL in record.metadata.labels) == (it.uid, False)
+
+
+async def stores_effort(it: UnjoinScene) -> bool:
+    """Whether the API server stores the effort of a plan."""
+    spec = TeardownSpec(
+        title="probe",
+        target=ObjectRef(version="v1", kind="ConfigMap", name="probe"),
+        cause=Cause.WITHDRAWN.value,
+        plan=Plan(effort="Enforce"),
+    )
+    body = manifest(TEARDOWNS, Teardown(metadata=ObjectMeta(name=f"probe-{it.name}"), spec=spec))
+    made = await it.client.create(TEARDOWNS, body)
+    await it.client.delete(TEARDOWNS, made["metadata"]["name"], uid=made["metadata"]["uid"])
+    return bool(made["spec"]["plan"].get("effort"))
+
+
+async def drops_effort(it: UnjoinScene) -> bool:
+    return not await stores_effort(it)

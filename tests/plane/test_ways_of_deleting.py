@@ -287,7 +287,7 @@ class UnknownValue(Rule):
 class UnknownValueOfRequested(UnknownValue):
     """A request is refused because of an unknown value."""
 
-    reported = ("policy 'kepp' is not known",)
+    reported = ("policy 'kepp' is not known", "UnknownValue")
 
 
 class Volumes(Rule):
@@ -333,8 +333,7 @@ class Ledger(Rule):
 
 
 class LedgerOfRequested(Ledger):
-    """A kept object in a Namespace whose deletion is requested keeps the Namespace. The ledger names it there: the
-    request does not include the object, so it has no entry of its own."""
+    """A kept object in a Namespace whose deletion is requested keeps the Namespace. The ledger names both."""
 
     @property
     def room(self) -> str:
@@ -349,7 +348,7 @@ class LedgerOfRequested(Ledger):
         await self.way.client.create(CONFIG_MAPS, kept)
 
     async def after(self) -> None:
-        assert await self.way.get(CONFIG_MAPS, self.object_name, namespace=self.room)
+        await super().after()
         entries = [entry for chunk in await self.way.inventories() for entry in chunk.spec.entries.values()]
         [note] = [entry.ledger for entry in entries if entry.object.name == self.room]
         assert note

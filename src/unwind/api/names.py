@@ -526,6 +526,8 @@ class EventReason(StrEnum):
     """Several Clusters of Cluster API have the kube-system uid of one Karmada Cluster."""
     RECORD_SET_ASIDE = "RecordSetAside"
     """A Teardown that the manager did not write has the name of a record. It is ignored."""
+    RECORD_NOT_STORED = "RecordNotStored"
+    """The CRD of Teardowns is from an earlier version, so a record could not be written. The deletion waits."""
     KEPT = "Kept"
     """The external resource was kept on purpose; the ledger records it."""
     DELETION_CANCELLED = "DeletionCancelled"

@@ -319,7 +319,7 @@ async def refusals(member: Member, blast: DeletionScope, *, home: str) -> tuple[
     found = await protected_objects(member, blast.going)
     # These are deleted by the garbage collector, with their owners.
     found += await protected_objects(member, blast.along, by_controller=True)
-    return (*out_of_bounds(blast, home=home), *blast.held, *(Told(it.object, it.why) for it in found))
+    return (*out_of_bounds(blast, home=home), *blast.held, *(Told(it.object, it.why, it.reason) for it in found))
 
 
 async def protected_objects(

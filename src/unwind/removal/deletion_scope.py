@@ -9,9 +9,9 @@ import msgspec
 from unwind.api.annotation_values import DeletePolicy, VolumePolicy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
+from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION, Reason
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
-from unwind.api.unwind import Entry, EntryState
+from unwind.api.unwind import Entry, EntryState, LedgerNote
 from unwind.deleters import builtin
 from unwind.deleters.kubernetes import propagation
 from unwind.errors import UnwindError
@@ -33,11 +33,13 @@ class AnotherError(UnwindError):
     """The object of this name has another uid than the requested one."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """An object and a reason."""
 
     object: ObjectRef
     why: str
+    reason: Reason | None = None
+    """The same as a CamelCase word, for an object that may not be deleted."""
 
 
 class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
     """Content or dependents of the target that are not deleted."""
     retained: tuple[Entry, ...] = ()
     """Claims of StatefulSets that stay, as inventory entries; they are in `staying`, too."""
+    kept: tuple[Entry, ...] = ()
+    """Content that stays by its policy, as inventory entries with the ledger note; it is in `staying`, too."""
     held: tuple[Told, ...] = ()
     """The target, if its policy or owner label keeps it, and objects whose policy is unknown."""
 
@@ -151,18 +155,21 @@ def divide(
     around = list(around)
     there = {content.metadata.uid for content in (*around, *first)}
     staying = {entry.object.uid: volume_claims.why_retained(entry) for entry in retained if entry.object.uid in there}
-    held: dict[str, str] = {}
+    held: dict[str, tuple[str, Reason]] = {}
+    kept: dict[str, LedgerNote] = {}
     for one in (*first, target):
         ruling = builtin.effective_policy(one.metadata.annotations or {}, namespace=namespace)
         if isinstance(ruling.policy, Unknown):
-            held[one.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})"
+            held[one.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})", Reason.UNKNOWN_VALUE
         elif ruling.policy is not DeletePolicy.MANAGE:
-            staying[one.metadata.uid] = f"its policy is {ruling.policy.value} (set by {ruling.by})"
+            message = f"its policy is {ruling.policy.value}"
+            staying[one.metadata.uid] = f"{message} (set by {ruling.by})"
+            kept[one.metadata.uid] = LedgerNote(reason=Reason.KEPT_BY_POLICY, message=message, by=ruling.by)
         elif owner := _deployed_by(one):
             staying[one.metadata.uid] = f"{owner} manages it and would deploy it again"
     # If the target itself stays, nothing is deleted.
     if why := staying.pop(target.metadata.uid, ""):
-        held[target.metadata.uid] = why
+        held[target.metadata.uid] = why, Reason.PROTECTED
     for one in contents.descendants(first, list(staying)):
         if one.metadata.uid != target.metadata.uid:
             staying.setdefault(one.metadata.uid, "its owner stays")
@@ -195,7 +202,12 @@ def divide(
             + [Told(ref_to(item), _other_owners(item, gone)) for item in torn.values()]
         ),
         retained=tuple(entry for entry in retained if entry.object.uid in staying),
-        held=tuple(Told(ref_to(everything[uid]), why) for uid, why in held.items()),
+        kept=tuple(
+            msgspec.structs.replace(entry_of(everything[uid]), kept=True, ledger=note)
+            for uid, note in kept.items()
+            if uid in staying
+        ),
+        held=tuple(Told(ref_to(everything[uid]), why, reason) for uid, (why, reason) in held.items()),
     )
 
 

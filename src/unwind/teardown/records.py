@@ -41,6 +41,10 @@ KEEP = timedelta(days=7)
 """How long a finished Teardown is kept."""
 
 
+class NotStoredError(UnwindError):
+    """The API server stored a record without some of its fields, so its signature does not match."""
+
+
 class TeardownCaches(Protocol):
     """The cache of Teardowns."""
 
@@ -170,9 +174,11 @@ class TeardownRecords:
             draft = drafts.teardown(target, plan, name=called, cause=cause, member=member, title=title)
             wanted = self._keys.signed(draft)
             try:
-                return msgspec.convert(await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
+                made = msgspec.convert(await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
             except AlreadyExistsError:
                 found = await self._client.get(TEARDOWNS, called, type=Teardown)
+            else:
+                return await self._stored(wanted, made)
             if await self._keys.verified(found) and found.spec.target.uid == uid and _same(found.spec.cause, cause):
                 return found
             if not self._keys.is_of_another(found):
@@ -194,10 +200,28 @@ class TeardownRecords:
             )
         if now.spec.plan:
             return now  # another replica has written the plan
-        return msgspec.convert(
-            await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, plan)),
-            Teardown,
+        written = await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, plan))
+        wanted = msgspec.structs.replace(now, spec=msgspec.structs.replace(now.spec, plan=plan))
+        return await self._stored(wanted, msgspec.convert(written, Teardown))
+
+    async def _stored(self, wanted: Teardown, written: Teardown) -> Teardown:
+        """The record as the API server stored it. Raises NotStoredError, and deletes it, if fields are missing: their
+        values may be what keeps a gate closed, and a plan cannot be changed later."""
+        if await self._keys.verified(written):
+            return written
+        meta, lost = written.metadata, _lost(msgspec.to_builtins(wanted.spec), msgspec.to_builtins(written.spec))
+        with suppress(NotFoundError):  # already deleted
+            await self._client.delete(TEARDOWNS, meta.name, uid=meta.uid)
+        error = NotStoredError(
+            f"cannot write Teardown {meta.name}: the API server did not store {', '.join(lost) or 'it as written'}",
+            remedy="update the CRDs with `unwind install`",
         )
+        if self._recorder:
+            ref = wanted.spec.target
+            version = f"{ref.group}/{ref.version}" if ref.group else ref.version
+            regarding = Regarding(version, ref.kind, ref.name, ref.uid, ref.namespace)
+            self._recorder.report(regarding, EventReason.RECORD_NOT_STORED, str(error), action="Record", type="Warning")
+        raise error
 
     async def _set_aside(self, teardown: Teardown) -> str:
         """Label a Teardown that has the name of one of our records but is not genuine; return the warning about it."""
@@ -235,6 +259,13 @@ async def hold(
         "status": msgspec.to_builtins(status),
     }
     await client.apply(TEARDOWNS, body, subresource="status")
+
+
+def _lost(wanted: object, stored: object, path: str = "spec") -> list[str]:
+    """The paths of values that were not stored as they were sent (pure)."""
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        return [lost for name, value in wanted.items() for lost in _lost(value, stored.get(name), f"{path}.{name}")]
+    return [] if wanted == stored else [path]
 
 
 def _same(cause: str, other: Cause) -> bool:

@@ -48,6 +48,7 @@ from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.status import StepView, TeardownProgress, guarded
 from unwind.teardown.step_sources import Sources
+from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -323,9 +324,9 @@ class RequestController(Controller[Key]):
         blockers = [
             Blocker(
                 object=refused.object,
-                reason=refusal.reason.value,
+                reason=(refused.reason or refusal.reason).value,
                 message=refused.why,
-                actor="the user who protects the object",
+                actor=actor_of(refused.reason or refusal.reason),
             )
             for refused in refusal.objects
         ]

@@ -74,7 +74,9 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
     except (NotFoundError, deletion_scope.AnotherError) as error:
         raise RefusedError(RequestRefusal(reason=Reason.TARGET_GONE, message=str(error))) from error
     if refusing := await protected(member, seen):
-        raise RefusedError(RequestRefusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing))
+        unknown = all(it.reason is Reason.UNKNOWN_VALUE for it in refusing)
+        reason = Reason.UNKNOWN_VALUE if unknown else Reason.PROTECTED
+        raise RefusedError(RequestRefusal(reason=reason, message=refused(refusing), objects=refusing))
     if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.deleted)):
         raise RefusedError(RequestRefusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
     if lacking := await requests.missing(client, seen.entries):

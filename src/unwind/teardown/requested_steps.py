@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from unwind.api.meta import ref_of
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.errors import UnwindError
@@ -15,7 +17,10 @@ from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import SourceStep, SourceSteps, StepSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry
     from unwind.kube.client import Client
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
@@ -58,8 +63,9 @@ class RequestedSteps(StepSource):
         """Write the Inventory. It must name every object before the plan is written."""
         records = Records(self._deps.inventories, self._owner, member, effort=Effort.ENFORCE)
         await records.load(exactly=True)
-        # Including the claims that stay: they go into the ledger.
-        wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained)}
+        # Including what stays: it goes into the ledger. An object that its policy keeps now is not part of the request,
+        # so it is in the ledger at once, and stays if its policy is changed later.
+        wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained, *self._dated(seen.kept))}
         # An earlier attempt may have been interrupted here, and objects may have changed since.
         await records.change({key: None for key in records.entries if key not in wanted})
         await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
@@ -67,6 +73,12 @@ class RequestedSteps(StepSource):
             raise UnwindError(
                 f"cannot write the inventory of {self._owner}: it changed since it was written", remedy="will retry"
             )
+
+    def _dated(self, kept: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries of objects that stay, with the time in their ledger note."""
+        now = self._deps.clock.now().replace(microsecond=0)
+        for entry in kept:
+            yield msgspec.structs.replace(entry, ledger=entry.ledger and msgspec.structs.replace(entry.ledger, at=now))
 
 
 def step(owner: ObjectRef, title: str, *, objects: int) -> SourceStep:
