@@ -19,14 +19,16 @@ from tests.plane.support.profiles import ProfileScene, config_map, message, play
 from unwind.api.karmada import WORKS
 from unwind.api.names import (
     DEADLINE_ANNOTATION,
+    DELETE_POLICY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
+    SVELTOS_PAUSED_ANNOTATION,
     UNKNOWN_USER,
     ConditionType,
 )
-from unwind.api.resources import SECRETS
-from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Phase, Teardown
 from unwind.cli import ledger as ledgers
 from unwind.cli.status import status
 from unwind.cli.why import why
@@ -288,6 +290,116 @@ async def test_a_small_prune_writes_no_teardown(scene: ProfileScene) -> None:
     assert await recorded(scene.client, uid) == []
 
 
+async def test_a_force_released_prune_leaves_its_objects_for_good_and_uses_the_annotation_up(
+    scene: ProfileScene, plane: Plane
+) -> None:
+    uid = await deploy(scene, "held", free=("free", "kept"))
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        await scene.edit("s", config_map(scene.namespace, "kept"))
+        name = f"{uid}-{(await scene.summary('web')).metadata.generation}"
+        await record_of(scene.client, name, blocked_by("held"), "blocked")
+        await annotate(scene, "web", **{FORCE_RELEASE_ANNOTATION: "its controller is gone"})
+        record = await record_of(scene.client, name, ended, "ended")
+        assert (record.phase, record.status.removed, record.status.left) == (Phase.RELEASED, "1/2", 1)
+        assert record.status.release
+        assert record.status.release.by == f"{UNKNOWN_USER} (field manager jane)"
+        summary = await scene.until_summary(
+            "web", lambda it: FORCE_RELEASE_ANNOTATION not in it.metadata.annotations, "without the annotation"
+        )
+        await scene.until_provisioned("web")
+        whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
+        assert [(row.object.name, row.reason, row.kept) for row in whole.left] == [("held", "Forced", False)]
+        assert not any(chunk.spec.sealed_for for chunk in await scene.inventories(uid)), "its owner still deploys"
+        # The next prune does not touch it, and is not released.
+        await scene.edit("s", config_map(scene.namespace, "other"))
+        await scene.until_off_member("kept")
+        await scene.until_provisioned("web")
+        await scene.delete_profile("web")
+        await scene.until_profile_gone("web")
+    assert summary.metadata.uid == uid
+    assert set(await scene.on_member()) == {"held"}
+    assert (await record_of(scene.client, uid, ended, "ended")).phase is Phase.COMPLETE
+
+
+async def test_a_deadline_on_the_summary_releases_a_prune_if_it_says_so(scene: ProfileScene) -> None:
+    uid = await deploy(scene, "held", free=("kept",))
+    await annotate(scene, "web", **{DEADLINE_ANNOTATION: "3s", ON_DEADLINE_ANNOTATION: "Release"})
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        await scene.edit("s", config_map(scene.namespace, "kept"))
+        name = f"{uid}-{(await scene.summary('web')).metadata.generation}"
+        record = await record_of(scene.client, name, ended, "ended")
+        assert (record.phase, record.spec.deadline, record.status.left) == (Phase.RELEASED, "3s", 1)
+        assert record.status.release
+        assert record.status.release.reason == "Deadline"
+        await scene.until_provisioned("web")
+    assert set(await scene.on_member()) == {"held", "kept"}
+
+
+async def test_what_a_prune_leaves_is_in_the_ledger_until_a_later_removal_removes_it(
+    scene: ProfileScene, plane: Plane
+) -> None:
+    uid = await deploy(scene, free=("skipped", "kept"))
+    skip = {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: "skip"}}}
+    await scene.member.client.patch(CONFIG_MAPS, "skipped", skip, namespace=scene.namespace)
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        await scene.edit("s", config_map(scene.namespace, "kept"))
+        name = f"{uid}-{(await scene.summary('web')).metadata.generation}"
+        record = await record_of(scene.client, name, ended, "ended")
+        assert (record.phase, record.status.left) == (Phase.COMPLETE, 1)
+        await scene.until_provisioned("web")
+        whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
+        assert [(row.object.name, row.reason) for row in whole.left] == [("skipped", "KeptByPolicy")]
+        manage = {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: None}}}
+        await scene.member.client.patch(CONFIG_MAPS, "skipped", manage, namespace=scene.namespace)
+        await scene.delete_profile("web")
+        await scene.until_profile_gone("web")
+    assert await scene.on_member() == {}
+    assert (await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)).left == ()
+
+
+async def test_a_prune_that_is_killed_while_it_is_released_ends_as_released(scene: ProfileScene) -> None:
+    uid = await deploy(scene, "held", free=("kept",))
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        await scene.edit("s", config_map(scene.namespace, "kept"))
+        name = f"{uid}-{(await scene.summary('web')).metadata.generation}"
+        record = await record_of(scene.client, name, blocked_by("held"), "blocked")
+    # The ledger is written, and nothing else.
+    await annotate(scene, "web", **{FORCE_RELEASE_ANNOTATION: "its controller is gone"})
+    [chunk] = await scene.inventories(uid)
+    [key] = [key for key, entry in chunk.spec.entries.items() if entry.object.name == "held"]
+    at = record.spec.requested_at
+    assert at
+    note = {"reason": "Forced", "message": "its controller is gone", "by": "jane", "at": msgspec.to_builtins(at)}
+    body = {"spec": {"entries": {key: {"ledger": note}}}}
+    await scene.client.patch(INVENTORIES, chunk.metadata.name, body, namespace=chunk.metadata.namespace)
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        record = await record_of(scene.client, name, ended, "ended")
+        assert (record.phase, record.status.left) == (Phase.RELEASED, 1)
+        await scene.until_summary(
+            "web", lambda it: FORCE_RELEASE_ANNOTATION not in it.metadata.annotations, "without the annotation"
+        )
+        await scene.until_provisioned("web")
+    assert set(await scene.on_member()) == {"held", "kept"}
+
+
+async def test_a_paused_profile_stops_its_withdrawal_and_goes_on_when_it_is_unpaused(scene: ProfileScene) -> None:
+    uid = await deploy(scene, "held", free=("free",))
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM):
+        await scene.delete_profile("web")
+        await record_of(scene.client, uid, blocked_by("held"), "blocked")
+        pause = {"metadata": {"annotations": {SVELTOS_PAUSED_ANNOTATION: "true"}}}
+        await scene.client.patch(CLUSTER_PROFILES, scene.called("web"), pause)
+        record = await record_of(scene.client, uid, blocked_by(scene.called("web")), "paused")
+        assert [item.reason for item in record.status.blockers] == ["Paused"]
+        await scene.client.patch(
+            CLUSTER_PROFILES, scene.called("web"), {"metadata": {"annotations": {SVELTOS_PAUSED_ANNOTATION: None}}}
+        )
+        await record_of(scene.client, uid, blocked_by("held"), "blocked again")
+        await scene.unblock("held")
+        await scene.until_profile_gone("web")
+    assert (await record_of(scene.client, uid, ended, "ended")).phase is Phase.COMPLETE
+
+
 # Works
 
 
@@ -347,3 +459,31 @@ async def test_a_blocked_prune_of_a_work_is_recorded_until_it_has_ended(plane: P
         record = await record_of(it.client, name, ended, "ended")
         assert (record.phase, record.status.removed) == (Phase.COMPLETE, "1/1")
         assert set(await it.on_member()) == {"shop-1"}
+
+
+async def test_a_force_released_prune_of_a_work_leaves_its_objects_and_uses_the_annotation_up(
+    plane: Plane, namespace: str
+) -> None:
+    async with unjoins.scene(plane, namespace) as it, unjoins.controllers(it.client, namespace, clock=SYSTEM):
+        await it.put("shop")
+        await it.deployed("shop")
+        await it.block("shop-0")
+        patch = {"spec": {"workload": {"manifests": [config_map(namespace, "shop-1")]}}}
+        work = (await it.client.patch(WORKS, "shop", patch, namespace=it.execution))["metadata"]
+        name = f"{work['uid']}-{work['generation']}"
+        await record_of(it.client, name, blocked_by("shop-0"), "blocked")
+        released = {"metadata": {"annotations": {FORCE_RELEASE_ANNOTATION: "not needed"}}}
+        await it.client.patch(WORKS, "shop", released, namespace=it.execution, field_manager="jane")
+        record = await record_of(it.client, name, ended, "ended")
+        assert (record.phase, record.status.left) == (Phase.RELEASED, 1)
+
+        def used_up(one: Object | None) -> bool:
+            return one is not None and FORCE_RELEASE_ANNOTATION not in (one["metadata"].get("annotations") or {})
+
+        await until(it.client, WORKS, "shop", used_up, "without the annotation", namespace=it.execution)
+        entries = [entry for chunk in await it.inventories.of(work["uid"]) for entry in chunk.spec.entries.values()]
+        assert [(entry.object.name, entry.ledger.reason) for entry in entries if entry.ledger] == [("shop-0", "Forced")]
+        await it.client.delete(WORKS, "shop", uid=work["uid"], namespace=it.execution)
+        await until_absent(it.client, WORKS, "shop", namespace=it.execution)
+        assert set(await it.on_member()) == {"shop-0"}
+        await it.unblock("shop-0")

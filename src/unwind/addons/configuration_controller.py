@@ -60,7 +60,7 @@ def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[Depl
     there = [
         item.entry
         for item in items(chunks)
-        if item.entry.state == EntryState.CONFIRMED and item.entry.ledger is None and not _of_chart(item.entry.source)
+        if item.entry.state == EntryState.CONFIRMED and not item.entry.left and not _of_chart(item.entry.source)
     ]
     resources = tuple(
         DeployedResource(

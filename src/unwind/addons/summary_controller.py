@@ -27,13 +27,14 @@ from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.members import credentials
 from unwind.members.targets import ClusterKey
+from unwind.teardown.recorded_removal import RecordedRemoval
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.withdrawal_records import RecordedRemoval
 
 if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.addons.summary_deployment import DeploymentResult
     from unwind.api.unwind import Teardown
+    from unwind.deploy.prune import Prunes
     from unwind.helm.program import Helm
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
@@ -88,6 +89,8 @@ class SummaryController(Controller[Key]):
         )
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments in progress, and the event that stops each."""
+        self._prunes: dict[str, tuple[AddonTarget, Prunes]] = {}
+        """Prunes in progress, by the uid of the summary."""
         self._prepared = Preparations()
         self._landed: set[str] = set()
         """The uids of summaries that are deployed but whose status is not written yet."""
@@ -119,6 +122,8 @@ class SummaryController(Controller[Key]):
             # Ignore our own status writes.
             self._stop(change.key, unless=new is not None and not new.metadata.terminating)
             self._queue.add(change.key)
+        if old and new and old.metadata.annotations != new.metadata.annotations:
+            self._follow_prune(new)
         it = new or old
         if it is None or (old and new and _shared_state(old) == _shared_state(new)):
             return
@@ -283,6 +288,7 @@ class SummaryController(Controller[Key]):
         try:
             await unless(stop, self._put(summary, target))
         finally:
+            self._prunes.pop(summary.metadata.uid, None)
             self._records.drop(summary.metadata.uid, Cause.PRUNED)
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
@@ -310,15 +316,14 @@ class SummaryController(Controller[Key]):
                 # Before the first object is created: without the finalizer the objects could be orphaned.
                 await credentials.hold(self._client, target)
             self._writer.mention(summary, work.begun)
-            pruned = self._pruned(summary, target)
+            self._prunes[summary.metadata.uid] = target, work.prunes
 
             def news() -> None:
                 self._writer.mention(summary, work.begun)
-                if work.removals:
-                    self._records.follow(pruned, lambda: work.removals)
+                self._follow_prune(summary)
 
             done = await work.run(landed=lambda: self._has_landed(summary), news=news)
-            await self._records.settle(pruned)
+            await self._records.settle(_pruned(summary, target, work.prunes))
         except UnwindError as error:
             await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
             raise
@@ -328,14 +333,12 @@ class SummaryController(Controller[Key]):
         if done.trouble:
             raise NotDeployedError(done.trouble)
 
-    def _pruned(self, summary: ClusterSummary, target: AddonTarget) -> RecordedRemoval:
-        """The prune of a summary, for its Teardown."""
-        return RecordedRemoval(
-            owner=ref_of(CLUSTER_SUMMARIES, summary.metadata),
-            generation=summary.metadata.generation,
-            member=target.ref,
-            step=step_name(summary),
-        )
+    def _follow_prune(self, summary: ClusterSummary) -> None:
+        """Record the prune of a summary, if one is in progress, with the current annotations of the summary."""
+        target, prunes = self._prunes.get(summary.metadata.uid, (None, None))
+        if target and prunes and prunes.runners:
+            now = self._caches.summaries.cache.get(key_of(summary)) or summary
+            self._records.follow(_pruned(now, target, prunes), lambda: prunes.runners)
 
     async def _enqueue_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
         """Enqueue summaries that lost an object to this one, or whose conflict may be resolved."""
@@ -373,6 +376,18 @@ class SummaryController(Controller[Key]):
         self._idle.discard(key)
         self._stop(key, unless=False)
         self._withdrawal.forget(key)
+
+
+def _pruned(summary: ClusterSummary, target: AddonTarget, prunes: Prunes) -> RecordedRemoval:
+    """The prune of a summary, for its Teardown."""
+    return RecordedRemoval(
+        owner=ref_of(CLUSTER_SUMMARIES, summary.metadata),
+        annotations=summary.metadata.annotations,
+        generation=summary.metadata.generation,
+        member=target.ref,
+        step=step_name(summary),
+        release=prunes.release,
+    )
 
 
 def _shared_state(summary: ClusterSummary) -> object:

@@ -11,7 +11,7 @@ from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.moves import MovedAddons
 from unwind.addons.release_inventory import ReleaseBook, is_of
-from unwind.addons.step_source import effort
+from unwind.addons.step_source import effort, step_name
 from unwind.addons.summary_status import FeatureResult, hash_of, same_content, with_effort
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
@@ -34,9 +34,6 @@ from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import ObjectOutcome
 from unwind.errors import UnwindError
 from unwind.helm import charts
-from unwind.inventory.writer import Records
-from unwind.removal import volume_claims
-from unwind.removal.removal import Removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,11 +172,18 @@ class DeploymentTask:
         self._wanted = cluster_summaries.features(summary.spec.cluster_profile_spec)
         # A summary that was never deployed has nothing to prune.
         self._first = not summary.status.feature_summaries and not owner.former
-        self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
         self._volumes = volume_policy(annotations)
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
-        self.removals: list[Removal] = []
-        """The prunes, which remove objects that are no longer in the profile."""
+        self.prunes = prune.Prunes(
+            owner.object,
+            step_name(summary),
+            target,
+            shared.deps,
+            take_along=annotations.get(names.TAKE_ALONG_ANNOTATION) == "true",
+            volumes=lambda: self._volumes,
+            changed=lambda: self._news(),  # noqa: PLW0108 - it is set later
+        )
+        """They remove objects that are no longer in the profile."""
         self._landed: Callable[[], None] = lambda: None
         self._news: Callable[[], None] = lambda: None
 
@@ -188,7 +192,7 @@ class DeploymentTask:
         """The status of each feature while it runs."""
         if self.dry_run:
             return []
-        waits = [what for removal in self.removals for what in removal.progress.waits.values()]
+        waits = self.prunes.waits
         message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
         return [
             FeatureResult(feature=feature, status=FeatureStatus.PROVISIONING, message=message)
@@ -212,7 +216,7 @@ class DeploymentTask:
                 done = await self._resources(member, done)
             if FeatureID.HELM in self._hashes:
                 done = await self._helm(member, done)
-        return msgspec.structs.replace(done, pruned=bool(self.removals))
+        return msgspec.structs.replace(done, pruned=bool(self.prunes.runners))
 
     async def _resources(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """Apply manifests to the member, and Local ones to the management cluster. Each has its own Inventory."""
@@ -261,20 +265,7 @@ class DeploymentTask:
         )
         if self._first:
             return report
-        await prune.prune(
-            member,
-            shared.deps.inventories,
-            owner,
-            report,
-            deleters=shared.deps.deleters,
-            plugins=shared.deps.plugins,
-            external_ends=shared.deps.external_ends,
-            take_along=self._take_along,
-            volumes=lambda: self._volumes,
-            started=self.removals.append,
-            changed=self._news,
-            clock=shared.deps.clock,
-        )
+        await prune.prune(self.prunes, member, report)
         return report
 
     async def _was_local(self) -> bool:
@@ -336,14 +327,13 @@ class DeploymentTask:
 
     async def _uninstall(self, helm: Helm, member: Member) -> None:
         """Uninstall releases that are no longer in the profile."""
-        shared = self._shared
-        records = Records(shared.deps.inventories, self._owner.object, member)
+        records = self.prunes.records(member)
         await records.load()
         releases, wanted = HelmReleases(helm), {chart.source for chart in self._charts}
         doomed = {
             key
             for key, entry in records.entries.items()
-            if releases.release_of(entry) and not any(is_of(entry, item) for item in wanted) and entry.ledger is None
+            if releases.release_of(entry) and not any(is_of(entry, item) for item in wanted) and not entry.left
         }
         if not doomed:
             return
@@ -357,22 +347,7 @@ class DeploymentTask:
             )
             for chunk in records.chunks
         ]
-        policy = volume_claims.known(self._volumes)
-        removal = Removal(
-            member,
-            shared.deps.inventories,
-            chunks,
-            deleters=shared.deps.deleters,
-            plugins=shared.deps.plugins,
-            external_ends=shared.deps.external_ends,
-            take_along=self._take_along,
-            volumes=lambda: policy,
-            releases=releases,
-            changed=self._news,
-            clock=shared.deps.clock,
-        )
-        self.removals.append(removal)
-        await removal.run()
+        await self.prunes.remove(chunks, doomed, releases=releases)
         await records.load()
         gone = {key: None for key in doomed if _removed(records.entries.get(key))}
         await records.change(gone)

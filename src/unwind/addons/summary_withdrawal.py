@@ -17,20 +17,20 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType, FeatureStatus
-from unwind.api.unwind import Blocker, Effort
+from unwind.api.unwind import Blocker, Effort, StepState
 from unwind.inventory.inventories import items
 from unwind.members import credentials
 from unwind.planning.dependency_graph import dependents
+from unwind.teardown.recorded_removal import RecordedRemoval, failure
 from unwind.teardown.status import step_reports
-from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
-from unwind.teardown.withdrawal_records import RecordedRemoval, failure
+from unwind.teardown.step_sources import StepTerms
+from unwind.teardown.withdrawal import UNMANAGED, Manner, Withdrawal, Withdrawals
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from unwind.addons.caches import AddonCaches
-    from unwind.api.annotation_values import VolumePolicy
     from unwind.kube.client import Client
     from unwind.kube.decoding import Key
     from unwind.members.targets import AddonTarget
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.withdrawal_records import WithdrawalRecords
 
-# Objects that stay by policy are not removed at all.
-_EFFORTS = {Manner.RELEASE: Effort.LEAVE, Manner.FORGET: Effort.LEAVE}
+# Why objects are left, for the ledger.
+_LEFT = {Manner.FORGET: UNMANAGED, Manner.RELEASE: (Reason.KEPT_BY_POLICY, "stopMatchingBehavior is LeavePolicies")}
 
 
 class SummaryWithdrawal:
@@ -194,26 +194,30 @@ class SummaryWithdrawal:
         free: bool,
         let_go: LetGo | None = None,
     ) -> Withdrawal:
-        uid, cluster = summary.metadata.uid, cluster_summaries.cluster_of(summary)
-        profile = self._caches.profile_of_summary(summary)
-        self._keys[uid] = key_of(summary)
-        along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
+        self._keys[summary.metadata.uid] = key_of(summary)
 
-        def volumes() -> VolumePolicy | Unknown:
-            now = self._caches.profile_of_summary(summary)
-            return volume_policy(now.metadata.annotations if now else None)
+        def terms() -> StepTerms:
+            profile = self._caches.profile_of_summary(summary)
+            annotations = profile.metadata.annotations if profile else {}
+            reason, left, by = let_go or (*_LEFT.get(manner, ("", "")), "unwind")
+            return StepTerms(
+                take_along=annotations.get(names.TAKE_ALONG_ANNOTATION) == "true",
+                volumes=volume_policy(annotations),
+                left_reason=reason,
+                left=left,
+                decided_by=by,
+                paused=pause_of(summary, profile),
+            )
 
         return self._withdrawals.begin(
-            uid,
-            cluster,
+            ref_of(CLUSTER_SUMMARIES, summary.metadata),
+            step_name(summary),
+            cluster_summaries.cluster_of(summary),
             target,
             manner,
+            terms=terms,
             free=free,
             awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(summary)),
-            take_along=along,
-            volumes=volumes,
-            why=let_go[:2] if let_go else None,
-            by=let_go.by if let_go else "unwind",
         )
 
     async def _take_back(
@@ -222,8 +226,8 @@ class SummaryWithdrawal:
         """`let_go`: why the summary is released before its objects are removed."""
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True, let_go=let_go)
-        recorded = self._recorded(summary, target, _EFFORTS.get(manner, Effort.ENFORCE))
-        if not it.removals:
+        recorded = self._recorded(summary, target, manner.effort)
+        if it.runner.state is StepState.WAITING:
             self.enqueue_dependencies(summary)  # they come next
         if it.done:
             # Dropped when the summary is seen to be gone: until then it must not start again.
@@ -239,7 +243,7 @@ class SummaryWithdrawal:
             await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
             raise it.error
         else:
-            self._records.follow(recorded, lambda: it.removals)
+            self._records.follow(recorded, lambda: (it.runner,))
             removing = summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits)
             self._writer.mention(summary, removing, self._records.report(recorded) if it.waits else None)
 

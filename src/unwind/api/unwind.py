@@ -288,6 +288,9 @@ class LedgerNote(Model, frozen=True, kw_only=True):
     message: Annotated[str, doc("Why, in one sentence.")] = ""
     by: Annotated[str, doc("Who decided it.", required=True)] = ""
     at: Annotated[datetime | None, doc("When it was decided.")] = None
+    provisional: Annotated[
+        bool, doc("A prune left the object. It still belongs to its owner: the next removal decides again.")
+    ] = False
 
 
 class Entry(Model, frozen=True, kw_only=True):
@@ -304,6 +307,11 @@ class Entry(Model, frozen=True, kw_only=True):
     memo: Annotated[dict[str, str], doc("Actions of its deletion that must not be repeated.")] = msgspec.field(
         default_factory=dict
     )
+
+    @property
+    def left(self) -> bool:
+        """Whether the object was left behind for good."""
+        return self.ledger is not None and not self.ledger.provisional
 
 
 class MemberRef(Model, frozen=True, kw_only=True):

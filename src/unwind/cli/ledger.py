@@ -183,13 +183,14 @@ def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
     """The ledger entries of one inventory."""
     for entry in inventory.spec.entries.values():
         note = entry.ledger
-        if note is not None:
+        removed = entry.state == EntryState.REMOVED
+        if note is not None and not (note.provisional and removed):
             yield LedgerRow(
                 cluster=str(inventory.spec.member.object),
                 object=entry.object,
                 owner=str(inventory.spec.owner),
                 kept=entry.kept or entry.adopted,
-                removed=entry.state == EntryState.REMOVED,
+                removed=removed,
                 reason=note.reason,
                 message=note.message,
                 by=note.by,
@@ -202,7 +203,7 @@ def standing(inventory: Inventory) -> list[ObjectRef]:
     return [
         entry.object
         for entry in inventory.spec.entries.values()
-        if entry.state != EntryState.REMOVED and entry.ledger is None
+        if entry.state != EntryState.REMOVED and not entry.left
     ]
 
 

@@ -1,33 +1,36 @@
-"""Prunes objects that are no longer in a profile, with the same engine that removes all of them in the end."""
+"""Prunes objects that are no longer in a profile or a Work: one step, run as in the removal of all of them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from unwind.api.annotation_values import retained
 from unwind.api.names import Reason
 from unwind.api.resources import STATEFUL_SETS
-from unwind.api.unwind import EntryState
-from unwind.clock import SYSTEM
+from unwind.api.unwind import Effort, EntryState, Step
+from unwind.concurrency import unless
 from unwind.deploy.reports import ObjectOutcome, ObjectResult
 from unwind.inventory.writer import MANIFEST_SOURCES, Change, Records
 from unwind.removal import volume_claims
-from unwind.removal.removal import Removal
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_runner import StepRunner
+from unwind.teardown.step_sources import StepTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.fields import Unknown
-    from unwind.api.unwind import Entry
-    from unwind.clock import Clock
-    from unwind.deleters.external import ExternalEnds
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
-    from unwind.deploy.owner_marks import DeploymentOwner
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry, Inventory
+    from unwind.deleters.attempt import Failed, Waiting
     from unwind.deploy.reports import DeploymentReport
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
+    from unwind.members.targets import ClusterTarget
+    from unwind.removal.releases import Releases
+    from unwind.teardown.release import LetGo
+    from unwind.teardown.step_removers import RemovalDeps
 
 
 def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, Entry]:
@@ -37,6 +40,8 @@ def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, 
     }
 
     def concerns(key: str, entry: Entry) -> bool:
+        if _released(entry):
+            return False
         if entry.source.startswith(volume_claims.SOURCE):
             # Claims of a removed StatefulSet, if the removal was interrupted. Kept claims stay in the ledger.
             return not entry.kept and entry.source.removeprefix(volume_claims.SOURCE) not in sets
@@ -45,65 +50,103 @@ def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, 
     return {key: entry for key, entry in entries.items() if concerns(key, entry)}
 
 
-async def prune(
-    member: Member,
-    inventories: Inventories,
-    owner: DeploymentOwner,
-    report: DeploymentReport,
-    *,
-    deleters: Iterable[Registration | External],
-    plugins: Iterable[Plugin] = (),
-    external_ends: ExternalEnds | None = None,
-    take_along: bool = False,
-    volumes: Callable[[], VolumePolicy | Unknown] = retained,
-    going: Callable[[], Collection[str]] = frozenset,
-    started: Callable[[Removal], None] = lambda _: None,
-    changed: Callable[[], None] = lambda: None,
-    troubled: Callable[[Exception], None] = lambda _: None,
-    clock: Clock = SYSTEM,
-) -> list[ObjectResult]:
+class Prunes:
+    """The prunes of one deployment: on its member, on the management cluster, and of its charts."""
+
+    def __init__(
+        self,
+        owner: ObjectRef,
+        step: str,
+        target: ClusterTarget,
+        deps: RemovalDeps,
+        *,
+        take_along: bool = False,
+        volumes: Callable[[], VolumePolicy | Unknown],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`step`: the name of its step. `changed`: called when its progress changes."""
+        self.runners: list[StepRunner] = []
+        self.let_go: LetGo | None = None
+        """Why it was released before everything was removed."""
+        self.changed = changed
+        self._owner = owner
+        self._step = step
+        self._target = target
+        self._deps = deps
+        self._take_along = take_along
+        self._volumes = volumes
+        self._released = asyncio.Event()
+
+    @property
+    def waits(self) -> list[Waiting | Failed]:
+        return [what for runner in self.runners for what in runner.waits.values()]
+
+    @property
+    def inventories(self) -> Inventories:
+        return self._deps.inventories
+
+    def records(self, member: Member) -> Records:
+        """The entries of the owner on this cluster."""
+        return Records(self._deps.inventories, self._owner, member)
+
+    def release(self, let_go: LetGo) -> None:
+        """Stop: what is not removed yet stays, and the ledger names it."""
+        self.let_go = self.let_go or let_go
+        self._released.set()
+
+    async def remove(
+        self, chunks: Sequence[Inventory], doomed: Collection[str], *, releases: Releases | None = None
+    ) -> None:
+        """Return when these entries are verified absent, or left. Raises TransientError if the volume policy is
+        unknown."""
+        policy = volume_claims.known(self._volumes())  # not waited for: the caller reads it again when it retries
+        runner = StepRunner(
+            Step(name=self._step, object=self._owner, effort=Effort.ENFORCE.value, wave=1, objects=len(doomed)),
+            self._target,
+            self._deps,
+            teardown=self._owner.uid,
+            remover=InventoryRemover(releases),
+            terms=lambda: StepTerms(take_along=self._take_along, volumes=policy),
+            changed=self.changed,
+            known=lambda: chunks,
+            only=frozenset(doomed),
+        )
+        self.runners.append(runner)
+        if not await unless(self._released, runner.run()):
+            assert self.let_go  # noqa: S101 - released
+            await runner.abandon(*self.let_go)
+
+
+async def prune(prunes: Prunes, member: Member, report: DeploymentReport) -> list[ObjectResult]:
     """Remove the objects that the deployment of `report` no longer wants; return when they are verified absent or left.
 
-    Nothing is removed while the wanted objects are not fully known, because a source is missing or invalid. `started`:
-    called with the removal, whose progress tells what it waits for. Raises SealedError if the owner is being removed,
-    TransientError if `volumes` is unknown.
+    Nothing is removed while the wanted objects are not fully known, because a source is missing or invalid. Raises
+    SealedError if the owner is being removed, TransientError if the volume policy is unknown.
     """
     if not report.whole or report.dry_run:
         return []
-    records = Records(inventories, owner.object, member)
+    records = prunes.records(member)
     await records.load()
     doomed = dropped(records.entries, report.wanted)
     if not doomed:
         return []
-    policy = volume_claims.known(
-        volumes()
-    )  # raised here, and not waited for: the caller reads it again when it retries
-    removal = Removal(
-        member,
-        inventories,
-        records.chunks,
-        deleters=deleters,
-        plugins=plugins,
-        external_ends=external_ends,
-        only=frozenset(doomed),
-        take_along=take_along,
-        volumes=lambda: policy,
-        going=going,
-        changed=changed,
-        troubled=troubled,
-        clock=clock,
-    )
-    started(removal)
-    await removal.run()
+    await prunes.remove(records.chunks, doomed.keys())
     await records.load()
     results = [_result(entry) for key, entry in records.entries.items() if key in doomed]
+    # Also of claims that were found during the removal.
     changes: dict[str, Change | None] = {key: None for key, entry in records.entries.items() if _ended(entry)}
     for key in doomed:
-        # Kept objects are still ours and are retried: foreign content of a namespace may disappear. The final removal
-        # from the cluster writes the ledger.
-        changes.setdefault(key, {"ledger": None, "kept": None})
+        entry = records.entries.get(key)
+        if entry and entry.ledger and not _released(entry):
+            # Kept objects are still ours and are retried: foreign content of a namespace may disappear.
+            changes.setdefault(key, {"ledger": {"provisional": True}, "kept": None})
     await records.change(changes)
     return results
+
+
+def _released(entry: Entry) -> bool:
+    """Whether a user or a deadline released the object from an earlier prune: it stays (pure)."""
+    return entry.left and entry.ledger is not None and entry.ledger.reason in (Reason.FORCED, Reason.DEADLINE)
 
 
 def _ended(entry: Entry) -> bool:
@@ -113,7 +156,7 @@ def _ended(entry: Entry) -> bool:
 
 
 def _result(entry: Entry) -> ObjectResult:
-    left = entry.ledger is not None
+    left = entry.ledger is not None and entry.state != EntryState.REMOVED
     return ObjectResult(
         object=entry.object,
         outcome=ObjectOutcome.LEFT if left else ObjectOutcome.REMOVED,

@@ -41,7 +41,7 @@ class Item(msgspec.Struct, frozen=True):
     @property
     def done(self) -> bool:
         """Whether the object is removed, or was left on purpose."""
-        return self.entry.state == EntryState.REMOVED or self.entry.ledger is not None
+        return self.entry.state == EntryState.REMOVED or self.entry.left
 
     @property
     def resource(self) -> Resource:
@@ -310,7 +310,7 @@ def guard(chunk: Inventory) -> Object:
 
 def ledgered(chunk: Inventory) -> bool:
     """Whether an Inventory has ledger entries, and so stays as a record."""
-    return any(entry.ledger is not None for entry in chunk.spec.entries.values())
+    return any(entry.left for entry in chunk.spec.entries.values())
 
 
 def intended(chunks: Iterable[Inventory]) -> bool:

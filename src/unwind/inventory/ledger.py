@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.fields import Word
 from unwind.api.meta import ObjectRef
-from unwind.api.unwind import Entry, LedgerNote
+from unwind.api.unwind import Entry, EntryState, LedgerNote
 
 if TYPE_CHECKING:
     from unwind.deleters.outcomes import Kept
@@ -55,7 +55,7 @@ def entry(line: Line, *, resource: str = "") -> Entry:
 def line(entry: Entry) -> Line | None:
     """The ledger line of an Inventory entry; None if the object was not left behind."""
     note = entry.ledger
-    if note is None or note.at is None:
+    if note is None or note.at is None or (note.provisional and entry.state == EntryState.REMOVED):
         return None
     fate = Fate.KEPT if entry.kept else Fate.LEFT
     return Line(object=entry.object, fate=fate, reason=note.reason, message=note.message, by=note.by, at=note.at)

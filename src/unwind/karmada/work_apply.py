@@ -15,7 +15,7 @@ from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
 from unwind.karmada import work_status
-from unwind.karmada.remove_strategy import recorded_effort
+from unwind.karmada.remove_strategy import recorded_effort, step_name
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
 from unwind.kube.workqueue import JITTER
@@ -32,21 +32,31 @@ if TYPE_CHECKING:
     from unwind.karmada.work_watch import WorkState
     from unwind.kube.client import Client, Object
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.removal import Removal
+    from unwind.teardown.release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.step_runner import StepRunner
 
 
 class Pruning:
     """The pruning of one Work."""
 
     def __init__(self) -> None:
-        self.removals: list[Removal] = []
+        self.prunes: prune.Prunes | None = None
         self.error: Exception | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
     def waits(self) -> list[Waiting | Failed]:
-        return [what for removal in self.removals for what in removal.progress.waits.values()]
+        return self.prunes.waits if self.prunes else []
+
+    @property
+    def runners(self) -> list[StepRunner]:
+        return self.prunes.runners if self.prunes else []
+
+    def release(self, let_go: LetGo) -> None:
+        """Stop: what is not removed yet stays."""
+        if self.prunes:
+            self.prunes.release(let_go)
 
 
 class WorkPruner:
@@ -81,13 +91,8 @@ class WorkPruner:
         uid = work.metadata.uid
         try:
             async with fencing.scope():
-                await self._putting.prune(
-                    work,
-                    cluster,
-                    wanted,
-                    started=it.removals.append,
-                    changed=lambda: self._changed(uid),
-                )
+                it.prunes = self._putting.prunes(work, cluster, changed=lambda: self._changed(uid))
+                await self._putting.prune(it.prunes, cluster, wanted)
             done()
             self._under_way.pop(uid, None)
         except FencedError as error:
@@ -179,31 +184,22 @@ class WorkApplier:
         wanted, trouble = report.wanted if report.whole else None, first(report.troubles, shown=_SHOWN)
         standing.settle(wanted, trouble, now=self._deps.clock.monotonic(), chance=self._chance)
 
-    async def prune(
-        self,
-        work: Work,
-        cluster: Cluster,
-        wanted: frozenset[str],
-        *,
-        started: Callable[[Removal], None],
-        changed: Callable[[], None],
-    ) -> None:
+    def prunes(self, work: Work, cluster: Cluster, *, changed: Callable[[], None]) -> prune.Prunes:
+        """The prune of a Work."""
+        return prune.Prunes(
+            ref_of(WORKS, work.metadata),
+            step_name(work),
+            of_karmada(cluster),
+            self._deps,
+            take_along=takes_along(work),
+            volumes=lambda: volume_policy(work.metadata.annotations),
+            changed=changed,
+        )
+
+    async def prune(self, prunes: prune.Prunes, cluster: Cluster, wanted: frozenset[str]) -> None:
         """Return when nothing is on the member any more that is not in the Work."""
         async with self._deps.members.member(of_karmada(cluster), system_uid=cluster.spec.id) as member:
-            await prune.prune(
-                member,
-                self._deps.inventories,
-                owner_of(work, cluster),
-                DeploymentReport(wanted=wanted),
-                deleters=self._deps.deleters,
-                plugins=self._deps.plugins,
-                external_ends=self._deps.external_ends,
-                take_along=takes_along(work),
-                volumes=lambda: volume_policy(work.metadata.annotations),
-                started=started,
-                changed=changed,
-                clock=self._deps.clock,
-            )
+            await prune.prune(prunes, member, DeploymentReport(wanted=wanted))
 
     async def _hold(self, target: ClusterTarget) -> None:
         await self._holding.ask((target.home, target.secret), lambda: credentials.hold(self._client, target))

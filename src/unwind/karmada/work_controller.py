@@ -19,7 +19,7 @@ from unwind.errors import UnwindError
 from unwind.karmada import work_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.remove_strategy import step_name
-from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
+from unwind.karmada.work_apply import Pruning, WorkApplier, WorkPruner, matters
 from unwind.karmada.work_status import WorkWriter, key_of
 from unwind.karmada.work_watch import WorkObjectWatches, WorkState
 from unwind.karmada.work_withdrawal import Withdrawing
@@ -28,9 +28,9 @@ from unwind.kube.errors import UnreachableError
 from unwind.kube.updates import WORTH_TELLING
 from unwind.members.member import RECENT
 from unwind.members.targets import of_karmada
+from unwind.teardown.recorded_removal import RecordedRemoval, failure
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Withdrawals
-from unwind.teardown.withdrawal_records import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -304,7 +304,7 @@ class WorkController(Controller["Key"]):
             await self._writer.wait(work, [it.error])
             raise it.error
         else:
-            self._records.follow(_pruned(work, cluster), lambda: it.removals)
+            self._records.follow(_pruned(work, cluster, it), lambda: it.runners)
             if it.waits:
                 await self._writer.wait(work, it.waits)
 
@@ -334,13 +334,15 @@ class WorkController(Controller["Key"]):
             self._records.drop(uid)
 
 
-def _pruned(work: Work, cluster: Cluster) -> RecordedRemoval:
-    """The prune of a Work, for its Teardown."""
+def _pruned(work: Work, cluster: Cluster, prune: Pruning | None = None) -> RecordedRemoval:
+    """The prune of a Work, for its Teardown. `prune`: if it is in progress."""
     return RecordedRemoval(
         owner=ref_of(WORKS, work.metadata),
+        annotations=work.metadata.annotations,
         generation=work.metadata.generation,
         member=of_karmada(cluster).ref,
         step=step_name(work),
+        release=prune.release if prune else lambda _: None,
     )
 
 

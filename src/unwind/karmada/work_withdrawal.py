@@ -19,23 +19,23 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members.targets import of_karmada
 from unwind.planning.dependency_graph import dependents
+from unwind.teardown.recorded_removal import RecordedRemoval, failure
+from unwind.teardown.step_sources import StepTerms
 from unwind.teardown.withdrawal import Manner
-from unwind.teardown.withdrawal_records import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.api.annotation_values import VolumePolicy
-    from unwind.api.fields import Unknown
     from unwind.api.karmada import Work
     from unwind.api.meta import ObjectRef
     from unwind.inventory.inventories import Inventories
     from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_status import WorkWriter
     from unwind.kube.client import Client
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.release import LetGo
     from unwind.teardown.signatures import RecordKeys
-    from unwind.teardown.withdrawal import Withdrawals
+    from unwind.teardown.withdrawal import Withdrawal, Withdrawals
     from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 # Seconds. The end of another replica's teardown causes no event here.
@@ -137,27 +137,36 @@ class Withdrawing:
             if not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.passed)
         ]
 
-    def _volumes(self, work: Work) -> VolumePolicy | Unknown:
-        """The Work's current volume policy for the claims of its StatefulSets."""
-        now = self._caches.works.cache.get(Key(work.metadata.namespace, work.metadata.name))
-        return volume_policy((now or work).metadata.annotations)
+    def _begin(self, work: Work, target: ClusterTarget | None, manner: Manner, why: tuple[str, str, str]) -> Withdrawal:
+        """The withdrawal of a Work. `why`: for the ledger, if objects stay: the reason, a message, and who decided."""
+        reason, left, by = why
+
+        def terms() -> StepTerms:
+            now = self._caches.works.cache.get(Key(work.metadata.namespace, work.metadata.name))
+            return StepTerms(
+                take_along=takes_along(work),
+                volumes=volume_policy((now or work).metadata.annotations),
+                left_reason=reason,
+                left=left,
+                decided_by=by,
+            )
+
+        return self._withdrawals.begin(
+            ref_of(WORKS, work.metadata),
+            step_name(work),
+            work.metadata.namespace,
+            target,
+            manner,
+            terms=terms,
+            awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(work)),
+        )
 
     async def _take_back(self, work: Work, cluster: Cluster, manner: Manner, let_go: LetGo | None = None) -> None:
         """`let_go`: why the Work is released before its objects are removed."""
         uid, target = work.metadata.uid, of_karmada(cluster)
-        why = (Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None
-        it = self._withdrawals.begin(
-            uid,
-            work.metadata.namespace,
-            target,
-            manner,
-            awaited=lambda: any(other.metadata.terminating for other in self._caches.needed(work)),
-            take_along=takes_along(work),
-            volumes=lambda: self._volumes(work),
-            why=let_go[:2] if let_go else why,
-            by=let_go.by if let_go else "unwind",
-        )
-        recorded = self._recorded(work, target.ref, Effort.LEAVE if manner is Manner.RELEASE else Effort.ENFORCE)
+        why = Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion", "unwind"
+        it = self._begin(work, target, manner, let_go or why)
+        recorded = self._recorded(work, target.ref, manner.effort)
         if it.done:
             # Dropped when the Work is seen to be gone: until then it must not start again.
             if not it.ended:
@@ -172,10 +181,9 @@ class Withdrawing:
             await self._writer.wait(work, [it.error])
             raise it.error
         else:
-            self._records.follow(recorded, lambda: it.removals)
-            if not it.waits:
-                return
-            await self._writer.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
+            self._records.follow(recorded, lambda: (it.runner,))
+            if it.waits:
+                await self._writer.wait(work, list(it.runner.waits.values()))
 
     async def _let_go(self, work: Work) -> float | None:
         """The member is not managed any more, and its credentials are gone: record what may be left in the ledger."""
@@ -186,13 +194,8 @@ class Withdrawing:
                 if await self._torn_down(member):
                     await self._writer.wait_for(work, f"waiting for Teardown {member} of the member")
                     return _LOOK_AGAIN
-            it = self._withdrawals.begin(
-                uid,
-                work.metadata.namespace,
-                None,
-                Manner.FORGET,
-                why=(Reason.TARGET_GONE, "the member was unjoined before the removal was verified"),
-            )
+            gone = Reason.TARGET_GONE, "the member was unjoined before the removal was verified", "unwind"
+            it = self._begin(work, None, Manner.FORGET, gone)
             if it.error:
                 self._withdrawals.give_up(uid)
                 raise it.error

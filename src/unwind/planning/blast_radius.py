@@ -79,7 +79,7 @@ def blast_radius(
     Objects that may exist count: those that are only intended, and those in an unknown state.
     """
     every = [entry for entry in entries if entry.state != EntryState.REMOVED]
-    going = [entry for entry in every if not (entry.adopted or entry.kept or entry.ledger)]
+    going = [entry for entry in every if not (entry.adopted or entry.kept or entry.left)]
     kinds = Counter((entry.object.group, entry.object.kind) for entry in going)
     ours = Counter(f"{entry.resource}.{entry.object.group}" for entry in going)
     definitions = tuple(

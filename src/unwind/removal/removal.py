@@ -209,7 +209,7 @@ class Removal:
         await self._retry(self._member.ref, lambda: self._member.verify(within=RECENT))
         for item in everything:
             if item.done:
-                self._done(item, left=item.entry.ledger is not None)
+                self._done(item, left=item.entry.left)
         policy = await self._retry(self._owned_by(), self._volume_policy)
         adopted = [item for item in everything if item.entry.adopted and not item.done]
         # An object that cannot be released, because an admission webhook denies it, must not block the others.

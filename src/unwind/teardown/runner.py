@@ -21,7 +21,7 @@ from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import PlanProgress
 from unwind.teardown import release
 from unwind.teardown import status as teardown_status
-from unwind.teardown.status import StepView, TeardownProgress
+from unwind.teardown.status import TeardownProgress
 from unwind.teardown.step_runner import OVER, StepRunner
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class TeardownRunner:
                 teardown=teardown.metadata.name,
                 remover=sources.of(step).remover,
                 terms=lambda step=step: sources.terms(step, self.target),  # type: ignore[misc]
-                awaited=self._is_awaited(step.name, removed),
+                awaited=lambda name=step.name: self._is_awaited(name, removed),  # type: ignore[misc]
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
                 known=lambda uid=step.object.uid: self._at_hand.pop(uid, None),  # type: ignore[misc]
@@ -348,18 +348,7 @@ class TeardownRunner:
         """The progress of the teardown."""
         return TeardownProgress(
             steps=tuple(
-                StepView(
-                    name=name,
-                    state=runner.state,
-                    total=runner.total,
-                    removed=runner.removed,
-                    left=runner.left,
-                    waits=dict(runner.waits),
-                    unsealed=runner.unsealed,
-                    reason=runner.reason,
-                    why_left=runner.why_left,
-                    for_steps=() if runner.state is not StepState.WAITING else self._progress.waits_for(name),
-                )
+                runner.view(() if runner.state is not StepState.WAITING else self._progress.waits_for(name))
                 for name, runner in self._steps.items()
             ),
             wave=self._progress.wave,
@@ -400,16 +389,10 @@ class TeardownRunner:
         """Find the blockers of objects that are waited for; return whether they changed. This is slow, so it comes
         after the first write."""
         found: dict[tuple[str, ObjectRef, str], Blocker] = {}
-        for name, runner in self._steps.items():
-            waits = {(name, ref, what.told): ref for ref, what in runner.waits.items()}
-            if not waits:
-                continue
-            if waits.keys() <= self._known.keys():
-                found |= {key: self._known[key] for key in waits}
-                continue
-            blockers = await runner.blockers(self.teardown.status.blockers, self._deps.clock.now())
-            by_ref = {blocker.object: blocker for blocker in blockers}
-            found |= {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
+        for runner in self._steps.values():
+            if runner.waits:
+                before = self.teardown.status.blockers
+                found.update(await runner.blockers(self._known, before, self._deps.clock.now()))
         if found == self._known:
             return False
         self._known = found

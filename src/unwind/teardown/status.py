@@ -25,7 +25,7 @@ from unwind.api.unwind import (
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.planning.waves import circles
 from unwind.teardown.drafts import TeardownNotice
-from unwind.why.blockers import urgency
+from unwind.why.blockers import actor_of, urgency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,6 +57,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """The same in one sentence."""
 
 
+KnownBlockers = Mapping[tuple[str, ObjectRef, str], Blocker]
+"""The blockers that were found, by step, object and wait message."""
+
+
 class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a teardown."""
 
@@ -71,8 +75,7 @@ class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nothing is removed because the target is paused."""
     gated: bool = True
     """Whether the target has a deletion gate."""
-    known: Mapping[tuple[str, ObjectRef, str], Blocker] = {}
-    """The blockers that were found, by step, object and wait message."""
+    known: KnownBlockers = {}
 
 
 def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> TeardownStatus:
@@ -224,7 +227,7 @@ def _blockers(view: TeardownProgress, before: TeardownStatus, now: datetime) -> 
                     step=step.name,
                     reason=reason,
                     message=what.told,
-                    actor=UNPAUSES if reason == Reason.PAUSED else "",
+                    actor=UNPAUSES if reason == Reason.PAUSED else actor_of(reason) if isinstance(what, Failed) else "",
                     since=since.get((ref, step.name, reason), now),
                 )
             )

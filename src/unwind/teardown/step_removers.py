@@ -65,6 +65,8 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the Teardown."""
     chunks: Sequence[Inventory]
     """The Inventories of the step's owner."""
+    only: frozenset[str] | None = None
+    """The entries to remove, for a prune. None: all of them."""
     take_along: bool
     """Whether Namespaces and CRDs are deleted with their foreign content."""
     volumes: Callable[[], VolumePolicy | Unknown]
@@ -73,7 +75,7 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """The uids of owners whose objects are removed at the same time and do not wait for this step."""
     changed: Callable[[], None]
     """Must be called when `progress` or `waits` of the removal changed."""
-    awaited: bool = False
+    awaited: Callable[[], bool] = lambda: False
     """Whether another step starts when this one has passed."""
 
 
@@ -160,7 +162,8 @@ class _InventoryRemoval:
 
     async def run(self) -> None:
         chunks = self._context.chunks
-        if all(item.done for item in items(chunks)):
+        only = self._context.only
+        if all(item.done or (only is not None and item.key not in only) for item in items(chunks)):
             return
         places = by_place(chunks)
         self._places = len(places)
@@ -219,11 +222,12 @@ class _InventoryRemoval:
                 teardown=context.teardown,
                 take_along=context.take_along,
                 volumes=context.volumes,
-                # All Inventories are discarded when the teardown has ended.
-                discarded=True,
+                only=context.only,
+                # All Inventories are discarded when the removal has ended, but not those of a prune.
+                discarded=context.only is None,
                 # A step that is only tried never waits for a person.
                 keep_protected=context.step.effort == Effort.TRY,
-                awaited=lambda: context.awaited,
+                awaited=context.awaited,
                 going=context.going,
                 releases=self._releases,
                 changed=self._follow,

@@ -1,9 +1,9 @@
-"""Runs one step of a teardown according to its effort: enforce, try or leave."""
+"""Runs one step according to its effort: enforce, try or leave. A step of a teardown, a withdrawal or a prune."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.inventory.inventories import intended, items
 from unwind.removal.places import by_place, member_of
+from unwind.teardown.status import StepView
 from unwind.teardown.step_removers import StepContext, retry_forever
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Inventory, Step
     from unwind.clock import Timer
+    from unwind.inventory.inventories import Item
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.status import KnownBlockers
     from unwind.teardown.step_removers import RemovalDeps, StepRemoval, StepRemover
     from unwind.teardown.step_sources import StepTerms
 
@@ -45,13 +48,18 @@ class StepRunner:
         teardown: str,
         remover: StepRemover,
         terms: Callable[[], StepTerms],
-        awaited: bool = False,
+        awaited: Callable[[], bool] = lambda: False,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
         known: Callable[[], Sequence[Inventory] | None] = lambda: None,
+        only: frozenset[str] | None = None,
+        patient: bool = False,
+        gone: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`terms`: the current settings of the step's owner. `awaited`: another step starts when this one has passed.
-        `known`: its inventory, if it was read already."""
+        """`terms`: the current settings of the step's owner. `awaited`: whether another step starts when this one has
+        passed. `known`: its inventory, if it was read already. `only`: the entries to remove, for a prune: the
+        others stay, and the inventory is never sealed. `patient`: the cluster stays, so objects that are left
+        are unmarked, however long that takes. `gone`: the uids of objects that an earlier runner verified absent."""
         self.step = step
         self.state = StepState.WAITING
         self.total = step.objects
@@ -73,6 +81,8 @@ class StepRunner:
         self._going = going
         self._changed = changed
         self._known = known
+        self._only = only
+        self._patient = patient
         self._out_of_time = asyncio.Event()
         """Set when the time for best-effort work is over."""
         self._pause = asyncio.Event()
@@ -88,6 +98,7 @@ class StepRunner:
         self._read: Sequence[Inventory] | None = None
         """The inventory that the removal uses, read before it is sealed."""
         self._sealed = False
+        self._gone_before = gone
         self._gone: set[str] = set()
         """The uids of objects that earlier removals verified absent."""
 
@@ -97,6 +108,16 @@ class StepRunner:
         if self._removal is None or not self._removal.waits:
             return self._waits
         return {**self._waits, **self._removal.waits} if self._waits else self._removal.waits
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The uids of objects that were verified absent."""
+        return frozenset(self._gone).union(self._gone_before(), self._removal.removed if self._removal else ())
+
+    @property
+    def inventory(self) -> Sequence[Inventory] | None:
+        """Its inventory, if that has not changed since it was read."""
+        return self._read
 
     @property
     def unsealed(self) -> bool:
@@ -115,7 +136,10 @@ class StepRunner:
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
-            await self._within(self._leave, self._first_terms.left_reason, self._first_terms.left)
+            if self._patient:
+                await self._leave()
+            else:
+                await self._within(self._leave, self._first_terms.left_reason, self._first_terms.left)
             self._end(StepState.LEFT)
         elif self.step.effort == Effort.TRY:
             done = await self._within(self._remove_sealed, Reason.GAVE_UP, self._first_terms.gave_up)
@@ -148,6 +172,7 @@ class StepRunner:
             self.state = StepState.REMOVING
             self.over.clear()
             self._forget_removal()
+            self._read = None
             await self._remove_sealed()
         self._end(StepState.REMOVED)
 
@@ -167,7 +192,7 @@ class StepRunner:
     async def resume(self, removed: int, chunks: Sequence[Inventory]) -> None:
         """Resume a step that status reports as removed. `chunks`: its current inventory. If that is not sealed,
         `Removed` was not true when it was written, and the step runs again."""
-        self.removed, self.left = removed, _counted(chunks)[1]
+        self.removed, self.left = removed, _counted(items(chunks))[1]
         self._sealed = all(chunk.spec.sealed_for for chunk in chunks)
         if not self._sealed:
             self.state = StepState.REMOVING
@@ -200,14 +225,35 @@ class StepRunner:
         if self._removal:
             self._removal.look_again()
 
-    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
-        """What it waits for on its clusters, each with the reason and who must act."""
-        return await self._removal.blockers(before, now) if self._removal else ()
+    def view(self, for_steps: tuple[str, ...] = ()) -> StepView:
+        """Its progress. `for_steps`: the steps that it waits for."""
+        return StepView(
+            name=self.step.name,
+            state=self.state,
+            total=self.total,
+            removed=self.removed,
+            left=self.left,
+            waits=dict(self.waits),
+            unsealed=self.unsealed,
+            reason=self.reason,
+            why_left=self.why_left,
+            for_steps=for_steps,
+        )
 
-    async def abandon(self, reason: str, message: str, by: str) -> int:
-        """Write each remaining object into the ledger; return how many there are."""
+    async def blockers(self, known: KnownBlockers, before: Iterable[Blocker], now: datetime) -> KnownBlockers:
+        """Why each object that it waits for still exists, and who must act. Slow, unless all of it is `known`.
+        `before`: the blockers in status."""
+        waits = {(self.step.name, ref, what.told): ref for ref, what in self.waits.items()}
+        if waits.keys() <= known.keys():
+            return {key: known[key] for key in waits}
+        found = await self._removal.blockers(before, now) if self._removal else ()
+        by_ref = {blocker.object: blocker for blocker in found}
+        return {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
+
+    async def abandon(self, reason: str, message: str, by: str, *, kept: bool = False) -> int:
+        """Write each remaining object into the ledger; return how many there are. `kept`: they stay on purpose."""
         self.reason, self.why_left = reason, f"{message}; decided by {by}"
-        return await self._retry(self._target.ref, lambda: self._note_left(reason, message, by))
+        return await self._retry(self._target.ref, lambda: self._note_left(reason, message, by, kept=kept))
 
     async def _within(self, work: Callable[[], Awaitable[None]], reason: str, message: str) -> bool:
         """Do the work within the best-effort time, else write the rest into the ledger; return whether it was done."""
@@ -226,7 +272,7 @@ class StepRunner:
 
     def _reach(self) -> None:
         """Limit the time for the member to answer: objects that stay there anyway are not worth a longer wait."""
-        if self._reaching is None:
+        if self._reaching is None and not self._patient:
             self._reaching = self._deps.clock.call_later(REACH, self._out_of_time.set)
 
     def _reached(self) -> None:
@@ -277,6 +323,7 @@ class StepRunner:
                 means=self._deps,
                 teardown=self._teardown,
                 chunks=chunks,
+                only=self._only,
                 take_along=self._first_terms.take_along,
                 volumes=lambda: self._terms().volumes,
                 going=self._going,
@@ -286,7 +333,8 @@ class StepRunner:
         )
         await removal.run()
         if removal.progress is None:
-            self.removed, self.left = _counted(chunks)
+            self.removed, self.left = _counted(self._concerned(chunks))
+            self.total = max(self.total, self.removed + self.left)
 
     async def _leave(self) -> None:
         """Remove Unwind's labels and annotations, leave the objects, and name each in the ledger."""
@@ -295,7 +343,7 @@ class StepRunner:
             await self._retry(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
             self._reached()
         terms = self._first_terms
-        await self.abandon(terms.left_reason, terms.left, by=terms.decided_by)
+        await self.abandon(terms.left_reason, terms.left, by=terms.decided_by, kept=self._patient)
 
     async def _release(self, chunks: list[Inventory]) -> None:
         todo = [item for item in items(chunks) if not item.done]
@@ -312,27 +360,36 @@ class StepRunner:
         self._sealed = True
         return chunks
 
-    async def _note_left(self, reason: str, message: str, by: str) -> int:
+    async def _note_left(self, reason: str, message: str, by: str, *, kept: bool) -> int:
         inventories, owner = self._deps.inventories, self.step.object.uid
-        chunks = await (inventories.of(owner) if self._sealed else inventories.sealed(owner, self._teardown))
-        self._sealed = True
+        if self._sealed or self._only is not None:
+            chunks = await inventories.of(owner)
+        else:
+            chunks = await inventories.sealed(owner, self._teardown)
+            self._sealed = True
         note = LedgerNote(reason=reason, message=message, by=by, at=self._deps.clock.now().replace(microsecond=0))
+        # A merge patch: the note of a prune must not stay provisional.
+        left: dict[str, Any] = {"ledger": msgspec.to_builtins(note) | {"provisional": None}}
+        if kept:
+            left["kept"] = True
         # Objects that were just verified absent may not be recorded as removed yet.
-        gone = self._gone.union(self._removal.removed if self._removal else ())
+        gone = self.gone
         for chunk in chunks:
             notes = {
-                item.key: {"state": EntryState.REMOVED.value}
-                if item.entry.object.uid in gone
-                else {"ledger": msgspec.to_builtins(note)}
-                for item in items([chunk])
+                item.key: {"state": EntryState.REMOVED.value} if item.entry.object.uid in gone else left
+                for item in self._concerned([chunk])
                 if not item.done
             }
             if notes:
                 await inventories.write(chunk, notes)
         chunks = await inventories.of(owner)
-        self.removed, self.left = _counted(chunks)
+        self.removed, self.left = _counted(self._concerned(chunks))
         self.total = self.removed + self.left
         return self.left
+
+    def _concerned(self, chunks: Iterable[Inventory]) -> list[Item]:
+        """The entries that this step removes."""
+        return [item for item in items(chunks) if self._only is None or item.key in self._only]
 
     def _follow(self) -> None:
         if self._removal and (progress := self._removal.progress):
@@ -355,8 +412,8 @@ class StepRunner:
         return await retry_forever(work, waits=self._waits, about=about, clock=self._deps.clock, changed=changed)
 
 
-def _counted(chunks: Iterable[Inventory]) -> tuple[int, int]:
+def _counted(some: Iterable[Item]) -> tuple[int, int]:
     """The numbers of objects that were removed and that were left."""
-    entries = [item.entry for item in items(chunks)]
-    left = sum(entry.ledger is not None for entry in entries)
-    return sum(entry.state == EntryState.REMOVED and entry.ledger is None for entry in entries), left
+    entries = [item.entry for item in some]
+    left = sum(entry.left for entry in entries)
+    return sum(entry.state == EntryState.REMOVED and not entry.left for entry in entries), left

@@ -9,47 +9,41 @@ the end (`end`). This controller writes the records from that, and deletes them 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind import logs
 from unwind.api.karmada import WORKS
-from unwind.api.meta import ObjectRef
-from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, Reason
+from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Release, Step, StepState, Teardown
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.api.unwind import TEARDOWNS, Cause, Effort, Phase, Plan, Release, Step, StepState, Teardown
 from unwind.inventory.inventories import items
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
-from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
-from unwind.members.targets import ClusterTarget
+from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.teardown import drafts, release
 from unwind.teardown import status as teardown_status
-from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, left_of
+from unwind.teardown.recorded_removal import LiveRemoval, RecordedRemoval, shard_of
+from unwind.teardown.records import KEEP, NotStoredError, TeardownCaches, TeardownRecords, left_of
+from unwind.teardown.release import LetGo
 from unwind.teardown.status import StepView, TeardownProgress, step_reports
-from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
 
-    from unwind.api.unwind import TeardownStatus
+    from unwind.api.unwind import Blocker, Inventory, LedgerNote, TeardownStatus
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
-    from unwind.removal.removal import Removal
-    from unwind.teardown.release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.status import StepReport
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.step_runner import StepRunner
 
 log = logs.get(__name__)
 
@@ -63,94 +57,7 @@ _LOOK_AGAIN = 30.0
 _CAUSES = (Cause.WITHDRAWN, Cause.PRUNED)
 # Prefix of the queue keys of records without a removal in this process, followed by the name of the Teardown.
 _RECORD = "record/"
-_FAILURES = (Reason.FAILED, Reason.UNREACHABLE)
 _OWNERS = {(kind.group, kind.kind): kind for kind in (CLUSTER_SUMMARIES, WORKS)}
-
-
-class RecordedRemoval(msgspec.Struct, frozen=True, kw_only=True):
-    """A withdrawal or a prune: its owner, and where its objects are."""
-
-    owner: ObjectRef
-    """The ClusterSummary or Work."""
-    annotations: dict[str, str] = {}
-    """Of the owner."""
-    deleted_at: datetime | None = None
-    generation: int = 0
-    """Of the owner, for a prune. 0 for a withdrawal."""
-    member: ObjectRef
-    """The object that represents the cluster that the objects are on."""
-    step: str
-    """The name of its step."""
-    effort: Effort = Effort.ENFORCE
-    wake: Callable[[], None] = lambda: None
-    """Reconciles the owner: it has to be released."""
-
-    @property
-    def cause(self) -> Cause:
-        return Cause.PRUNED if self.generation else Cause.WITHDRAWN
-
-    @property
-    def key(self) -> str:
-        """An owner has at most one withdrawal and one prune at a time."""
-        return f"{self.cause}/{self.owner.uid}"
-
-    @property
-    def name(self) -> str:
-        """The name of its Teardown, unless that is taken."""
-        return f"{self.owner.uid}-{self.generation}" if self.generation else self.owner.uid
-
-    @property
-    def target(self) -> ClusterTarget:
-        """The owner as the target of a Teardown. Only annotations that users of the owner may set count: no webhook
-        verifies who set the others."""
-        known = () if self.generation else (DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION)
-        annotations = {name: self.annotations[name] for name in known if name in self.annotations}
-        return ClusterTarget(ref=self.owner, secret="", annotations=annotations, deleted_at=self.deleted_at)
-
-    @property
-    def shard(self) -> str:
-        return shard_of(self.member)
-
-
-def shard_of(member: ObjectRef) -> str:
-    """The shard of a member: everything for one cluster is done by the same replica (pure)."""
-    return f"{member.namespace}/{member.name}" if member.namespace else member.name
-
-
-def failure(about: ObjectRef, error: Exception) -> Blocker:
-    """The blocker of a removal whose last attempt failed (pure)."""
-    reason = Reason.UNREACHABLE if isinstance(error, UnreachableError) else Reason.FAILED
-    return Blocker(object=about, reason=reason, message=str(error), actor=actor_of(reason))
-
-
-class _Live:
-    """A removal in progress in this process."""
-
-    def __init__(self, subject: RecordedRemoval, *, since: float, resumed: bool) -> None:
-        self.subject = subject
-        self.since = since
-        self.resumed = resumed
-        """Whether it began before this process did."""
-        self.removals: Callable[[], Sequence[Removal]] = tuple
-        self.held: tuple[Blocker, ...] = ()
-        """What it waits for outside the removal."""
-        self.paused = False
-        self.state = StepState.WAITING
-        self.known: dict[tuple[str, ObjectRef, str], Blocker] = {}
-        self.written_at = 0.0
-        self.writing = asyncio.Lock()
-
-    @property
-    def waits(self) -> dict[ObjectRef, Waiting | Failed]:
-        if removals := self.removals():
-            return {ref: what for removal in removals for ref, what in removal.progress.waits.items()}
-        return {blocker.object: Waiting(blocker.message, code=blocker.reason) for blocker in self.held}
-
-    @property
-    def blocked(self) -> bool:
-        """Whether it waits for more than the deletion of objects, and than its turn."""
-        waits = self.waits.values()
-        return any(isinstance(what, Failed) or what.code not in (Reason.DELETING, Reason.WAITING) for what in waits)
 
 
 class WithdrawalRecords(Controller[str]):
@@ -188,7 +95,7 @@ class WithdrawalRecords(Controller[str]):
             keep=keep,
             clock=deps.clock,
         )
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, LiveRemoval] = {}
         self._started: datetime | None = None
         self._teardowns.subscribe(self._teardown_changed)
 
@@ -200,18 +107,16 @@ class WithdrawalRecords(Controller[str]):
 
     # What the controllers of the owners report
 
-    def follow(self, subject: RecordedRemoval, removals: Callable[[], Sequence[Removal]]) -> None:
-        """The removal of an owner runs. `removals`: its parts; their progress is read when it is needed."""
+    def follow(self, subject: RecordedRemoval, runners: Callable[[], Sequence[StepRunner]]) -> None:
+        """The removal of an owner runs. `runners`: its parts; their progress is read when it is needed."""
         live = self._of(subject)
-        # A failed attempt is reported until the next one has begun to remove objects.
-        live.held = tuple(blocker for blocker in live.held if blocker.reason in _FAILURES)
-        live.removals, live.paused, live.state = removals, False, StepState.REMOVING
+        live.follow(runners)
         self._changed(live)
 
     def hold(self, subject: RecordedRemoval, *blockers: Blocker, paused: bool = False) -> None:
         """The removal of an owner waits. `paused`: because its cluster is paused: no deadline passes."""
         live = self._of(subject)
-        live.removals, live.held, live.paused, live.state = tuple, blockers, paused, StepState.WAITING
+        live.hold(blockers, paused=paused)
         self._changed(live)
 
     def report(self, subject: RecordedRemoval) -> StepReport | None:
@@ -244,7 +149,10 @@ class WithdrawalRecords(Controller[str]):
         async with live.writing:
             teardown = self._find(subject)
             if teardown is None and (left or let_go or self._seconds_to_record(live, blocked=False) <= 0):
-                teardown = await self._create(live)
+                try:
+                    teardown = await self._create(live)
+                except NotStoredError as error:  # no gate depends on it, and the ledger is in the Inventories
+                    log.warning("removal not recorded", target=str(subject.owner), why=str(error))
             if teardown and not teardown.finished:
                 state = StepState.REMOVED
                 if subject.effort is Effort.LEAVE:
@@ -263,23 +171,40 @@ class WithdrawalRecords(Controller[str]):
         if record is None and live is None:
             return
         planned = record.spec.plan.objects if record and record.spec.plan else 0
-        progress = [removal.progress for removal in live.removals()] if live else []
-        removed = sum(item.removed for item in progress) if progress else planned
-        await self.end(subject, total=max(planned, sum(item.total for item in progress)), removed=removed, left=0)
+        if live and live.runners:
+            view, let_go = live.view(planned), live.let_go
+            total, removed, left = view.total, view.removed, view.left
+        else:
+            # It was interrupted, perhaps while it was released.
+            released = _released(await self._inventories.of(subject.owner.uid), record)
+            let_go = LetGo(released[0].reason, released[0].message, released[0].by) if released else None
+            total, removed, left = planned, max(0, planned - len(released)), len(released)
+        if let_go and let_go.reason == Reason.FORCED:
+            await self._use_up(subject)
+        await self.end(subject, total=total, removed=removed, left=left, let_go=let_go if left else None)
 
-    def _of(self, subject: RecordedRemoval) -> _Live:
+    async def _use_up(self, subject: RecordedRemoval) -> None:
+        """Remove the annotation that has force-released a prune: its owner stays, and later removals must not be
+        released by it."""
+        owner = subject.owner
+        patch = {"metadata": {"uid": owner.uid, "annotations": {FORCE_RELEASE_ANNOTATION: None}}}
+        with suppress(NotFoundError):  # deleted meanwhile
+            await self._client.patch(_OWNERS[owner.group, owner.kind], owner.name, patch, namespace=owner.namespace)
+
+    def _of(self, subject: RecordedRemoval) -> LiveRemoval:
         live = self._live.get(subject.key)
         if live is None:
             began, started = subject.deleted_at, self._started
-            live = self._live[subject.key] = _Live(
+            live = self._live[subject.key] = LiveRemoval(
                 subject,
+                began=self._clock.now().replace(microsecond=0),
                 since=self._clock.monotonic(),
                 resumed=bool(began and started and began < started),
             )
         live.subject = subject
         return live
 
-    def _changed(self, live: _Live) -> None:
+    def _changed(self, live: LiveRemoval) -> None:
         # Called for every object that is removed. What blocks it is evaluated when the record may be due.
         at_once = live.resumed or DEADLINE_ANNOTATION in live.subject.target.annotations
         self._queue.add_after(live.subject.key, 0.0 if at_once and not live.written_at else _BLOCKED_AFTER)
@@ -324,24 +249,31 @@ class WithdrawalRecords(Controller[str]):
             return left or None
         return await self._end_without_owner(record)
 
-    async def _advance(self, live: _Live) -> float | None:
+    async def _advance(self, live: LiveRemoval) -> float | None:
         """Write the record if it is due, or has changed; returns the seconds until the next look."""
         if self._find(live.subject) is None and (wait := self._seconds_to_record(live, blocked=live.blocked)) > 0:
             return wait
         # Not under the lock: it reads from the member, and `end` must not wait for that.
-        await self._look_at_blockers(live)
+        record = self._find(live.subject)
+        await live.look_at_blockers(record.status.blockers if record else (), self._clock.now())
         async with live.writing:
             if self._live.get(live.subject.key) is not live:
                 return None  # it has ended
             teardown = self._find(live.subject) or await self._create(live)
             return None if teardown.finished else await self._update(live, teardown)
 
-    async def _update(self, live: _Live, teardown: Teardown) -> float:
+    async def _update(self, live: LiveRemoval, teardown: Teardown) -> float:
+        subject = live.subject
         overdue = not live.paused and release.overdue(teardown, now=self._clock.now())
-        if overdue and release.expired(teardown.spec):
-            live.subject.wake()
+        if subject.cause is Cause.PRUNED:
+            # Its owner does not wait for it, so it is released here.
+            live.let_go = live.let_go or await self.let_go(subject, paused=live.paused)
+            if live.let_go:
+                subject.release(live.let_go)
+        elif overdue and release.expired(teardown.spec):
+            subject.wake()
         view = TeardownProgress(
-            steps=(self._step(live, teardown),),
+            steps=(live.view(teardown.spec.plan.objects if teardown.spec.plan else 0),),
             wave=1,
             phase=Phase.REMOVING,
             said=drafts.misunderstood(live.subject.target),
@@ -358,49 +290,14 @@ class WithdrawalRecords(Controller[str]):
                 await self._write(teardown, status)
         left = None if live.paused else release.remaining(teardown, now=self._clock.now())
         # A change of what it waits for is reported; progress is not.
-        progressing = live.removals() and not live.waits
+        progressing = live.runners and not live.waits
         return min(_COUNTS_EVERY if progressing else _LOOK_AGAIN, left or _LOOK_AGAIN)
 
-    def _seconds_to_record(self, live: _Live, *, blocked: bool) -> float:
+    def _seconds_to_record(self, live: LiveRemoval, *, blocked: bool) -> float:
         """Seconds until a removal gets a record; 0 or less if it is due. `blocked`: whether something blocks it."""
-        subject, now = live.subject, self._clock.monotonic()
-        # A prune keeps no ledger: objects that stay are still ours, and are tried again.
-        left = subject.cause is Cause.WITHDRAWN and any(removal.progress.left for removal in live.removals())
-        if live.resumed or left or blocked or DEADLINE_ANNOTATION in subject.target.annotations:
+        if live.resumed or live.left or blocked or DEADLINE_ANNOTATION in live.subject.target.annotations:
             return 0.0
-        return live.since + RECORD_AFTER - now
-
-    def _step(self, live: _Live, teardown: Teardown) -> StepView:
-        planned = teardown.spec.plan.objects if teardown.spec.plan else 0
-        progress = [removal.progress for removal in live.removals()]
-        return StepView(
-            name=live.subject.step,
-            state=live.state,
-            total=max(planned, sum(item.total for item in progress)),
-            removed=sum(item.removed for item in progress),
-            left=sum(item.left for item in progress),
-            waits=live.waits,
-        )
-
-    async def _look_at_blockers(self, live: _Live) -> None:
-        """Find why each object that is waited for is still there, and who must act."""
-        record = self._find(live.subject)
-        step, now, before = live.subject.step, self._clock.now(), record.status.blockers if record else ()
-        since = {(blocker.object, blocker.reason): blocker.since for blocker in before}
-        known = {
-            (step, item.object, item.message): msgspec.structs.replace(
-                item, step=step, since=since.get((item.object, item.reason)) or now.replace(microsecond=0)
-            )
-            for item in live.held
-        }
-        for removal in live.removals():
-            waits = {(step, ref, what.told): ref for ref, what in removal.progress.waits.items()}
-            if waits.keys() <= live.known.keys():
-                known |= {key: live.known[key] for key in waits}
-                continue
-            found = {item.object: item for item in await removal.blockers(step=step, before=before, now=now)}
-            known |= {key: found[ref] for key, ref in waits.items() if ref in found}
-        live.known = known
+        return live.since + RECORD_AFTER - self._clock.monotonic()
 
     # Writes
 
@@ -423,10 +320,10 @@ class WithdrawalRecords(Controller[str]):
         found = self._find(live.subject) if live else None
         return found is not None and found.metadata.name == record.metadata.name
 
-    async def _create(self, live: _Live) -> Teardown:
+    async def _create(self, live: LiveRemoval) -> Teardown:
         subject = live.subject
         if subject.generation:
-            objects = sum(removal.progress.total for removal in live.removals())
+            objects = live.view(0).total
             await self._make_room(subject)
         else:
             objects = sum(not item.done for item in items(await self._inventories.of(subject.owner.uid)))
@@ -434,7 +331,7 @@ class WithdrawalRecords(Controller[str]):
         plan = Plan(steps=(step,), waves=1, objects=objects)
         await self._keys.load()
         teardown = await self._records.created(
-            subject.target,
+            msgspec.structs.replace(subject.target, deleted_at=live.began),
             plan,
             name=subject.name,
             cause=subject.cause,
@@ -523,3 +420,14 @@ class WithdrawalRecords(Controller[str]):
             chunks = await self._inventories.of(record.spec.target.uid)
             await self._inventories.discard_all(chunk for chunk in chunks if all(item.done for item in items([chunk])))
         await self._delete(record)
+
+
+def _released(chunks: list[Inventory], record: Teardown | None) -> list[LedgerNote]:
+    """The notes of objects that were released since a prune began (pure)."""
+    since = record.spec.requested_at if record else None
+    notes = [item.entry.ledger for item in items(chunks) if item.entry.ledger]
+    return [
+        note
+        for note in notes
+        if note.reason in (Reason.FORCED, Reason.DEADLINE) and since and note.at and note.at >= since
+    ]

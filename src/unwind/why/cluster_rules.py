@@ -213,7 +213,7 @@ def phrase(it: Teardown) -> str:
 
 def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
     """Releases the target before everything is removed; None if users cannot release it."""
-    if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED, Cause.WITHDRAWN):
+    if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED, Cause.WITHDRAWN, Cause.PRUNED):
         return None
     ref = it.spec.target
     where = ("-n", ref.namespace) if ref.namespace else ()

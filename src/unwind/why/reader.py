@@ -298,7 +298,7 @@ class _Gathering:
             entry.object
             for spec in mine
             for entry in spec.entries.values()
-            if entry.state == EntryState.CONFIRMED and entry.ledger is None and not entry.kept
+            if entry.state == EntryState.CONFIRMED and not entry.left and not entry.kept
         ]
         where = mine[0].member.object if mine else None
         return {"placed": tuple(sorted(refs, key=str)), "placed_on": where}

@@ -32,9 +32,7 @@ from unwind.api.resources import (
 )
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import EntryState
-from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.dry_run import rehearse
-from unwind.deploy.prune import prune
 from unwind.deploy.reports import ObjectOutcome
 from unwind.kube.errors import NotFoundError
 from unwind.kube.object_watch import until
@@ -207,10 +205,11 @@ async def test_a_namespace_with_foreign_content_stays_until_that_is_gone(site: A
     body = site.config_map("theirs") | {"metadata": {"name": "theirs", "namespace": name}}
     theirs = await site.there.create(CONFIG_MAPS, body)
     report = await site.deploy(owner, await site.text("s", {}))
-    [left] = await prune(site.member, site.inventories, owner, report, deleters=BUILTIN)
+    [left] = await site.pruned(owner, report)
     assert left.outcome is ObjectOutcome.LEFT
     assert f"ConfigMap {name}/theirs" in left.message
-    assert (await site.entries(owner))[name].ledger is None
+    note = (await site.entries(owner))[name].ledger
+    assert (note.reason, note.provisional) == ("ForeignContent", True)
     await site.there.delete(CONFIG_MAPS, "theirs", uid=theirs["metadata"]["uid"], namespace=name)
     assert await site.prune(owner, report) == [f"{name} Removed"]
     assert await site.entries(owner) == {}
@@ -250,7 +249,7 @@ async def test_claims_of_a_pruned_stateful_set_stay_unless_their_deletion_is_req
     )
     report = await site.deploy(owner, await site.source("s", *others))
     for _ in range(2):  # what is kept is kept the second time as well
-        await prune(site.member, site.inventories, owner, report, deleters=BUILTIN, volumes=lambda: policy)
+        await site.pruned(owner, report, volumes=policy)
         left = await site.there.list(PERSISTENT_VOLUME_CLAIMS, namespace=site.namespace)
         entries = await site.entries(owner)
         if policy is VolumePolicy.DELETE:

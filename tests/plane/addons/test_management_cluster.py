@@ -13,9 +13,7 @@ from unwind.api.resources import (
 from unwind.api.rights import HOME, Right
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import TEARDOWNS
-from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.deployment import deploy
-from unwind.deploy.prune import prune
 from unwind.members.members import Members
 from unwind.testing.managers import granting, manager_client
 
@@ -41,7 +39,7 @@ async def test_deployment_type_local_deploys_to_the_management_cluster(site: Add
         assert await site.get("remote")
         # Each is pruned on its own cluster only.
         report = await deploy(home, site.inventories, owner, [])
-        gone = await prune(home, site.inventories, owner, report, deleters=BUILTIN)
+        gone = await site.pruned(owner, report, member=home)
         assert [item.object.name for item in gone] == ["local"]
     assert list(await site.entries(owner)) == ["remote"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import uuid
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
 from unwind.addons import policy_refs
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -20,20 +21,23 @@ from unwind.api.sveltos import PolicyRef
 from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.deployment import deploy
 from unwind.deploy.owner_marks import DeploymentOwner
-from unwind.deploy.prune import prune
+from unwind.deploy.prune import Prunes, prune
 from unwind.deploy.reports import ObjectOutcome
 from unwind.inventory.inventories import Inventories
 from unwind.members.member import Member
+from unwind.members.targets import ClusterTarget
 from unwind.removal.removal import Removal
+from unwind.teardown.step_removers import RemovalDeps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from unwind.deploy.manifest_sources import ManifestSource
-    from unwind.deploy.reports import DeploymentReport
+    from unwind.deploy.reports import DeploymentReport, ObjectResult
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+    from unwind.members.members import Members
 
 
 CREATED, UPDATED, UNCHANGED = ObjectOutcome.CREATED, ObjectOutcome.UPDATED, ObjectOutcome.UNCHANGED
@@ -89,8 +93,21 @@ class AddonSite:
         return await deploy(self.member, self.inventories, owner, await self.read(*refs), **more)
 
     async def prune(self, owner: DeploymentOwner, report: DeploymentReport) -> list[str]:
-        done = await prune(self.member, self.inventories, owner, report, deleters=BUILTIN)
-        return [f"{item.object.name} {item.outcome}" for item in done]
+        return [f"{item.object.name} {item.outcome}" for item in await self.pruned(owner, report)]
+
+    async def pruned(
+        self,
+        owner: DeploymentOwner,
+        report: DeploymentReport,
+        *,
+        member: Member | None = None,
+        volumes: VolumePolicy = VolumePolicy.RETAIN,
+    ) -> list[ObjectResult]:
+        """Prune on a member, by default the one of this site."""
+        where = member or self.member
+        deps = RemovalDeps(members=cast("Members", OneMember(where)), inventories=self.inventories, deleters=BUILTIN)
+        reached = ClusterTarget(ref=where.ref, secret="")
+        return await prune(Prunes(owner.object, "step", reached, deps, volumes=lambda: volumes), where, report)
 
     async def entries(self, owner: DeploymentOwner) -> dict[str, Any]:
         chunks = await self.inventories.of(owner.uid)
@@ -110,6 +127,21 @@ class AddonSite:
     def config_map(self, name: str, *, data: Mapping[str, str] | None = None, **metadata: Any) -> Object:
         metadata = {"name": name, "namespace": self.namespace, **metadata}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data or {"a": "1"})}
+
+
+class OneMember:
+    """Members that all are the same one."""
+
+    def __init__(self, it: Member) -> None:
+        self._it = it
+
+    @asynccontextmanager
+    async def member(self, *_: object, **__: object) -> AsyncIterator[Member]:
+        yield self._it
+
+    @asynccontextmanager
+    async def management(self) -> AsyncIterator[Member]:
+        yield self._it
 
 
 def outcomes(report: DeploymentReport) -> dict[str, ObjectOutcome]:

@@ -40,3 +40,8 @@ def test_the_claims_of_a_set_go_when_the_set_did_and_not_before() -> None:
     kept = msgspec.structs.replace(claim, kept=True)
     assert list(dropped({"set": db, "pvc": kept}, set())) == ["set"]
     assert list(dropped({"pvc": kept}, set())) == []
+
+
+def test_what_a_user_or_a_deadline_released_is_not_pruned_again() -> None:
+    for reason in ("Forced", "Deadline"):
+        assert dropped({"a": entry("a", ledger=LedgerNote(reason=reason, by="ann"))}, set()) == {}

@@ -58,7 +58,9 @@ class World:
     async def chunks(self, _: str) -> list[object]:
         return []
 
-    def begin(self, uid: str, cluster: str, target: object, manner: Manner, **_: object) -> SimpleNamespace:
+    def begin(
+        self, owner: object, step: str, cluster: str, target: object, manner: Manner, **_: object
+    ) -> SimpleNamespace:
         self.begun.append(manner)
         return SimpleNamespace(done=False, error=None, free=SimpleNamespace(is_set=lambda: True), waits="")
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tests.unit.removal.making import content
 from unwind.api.meta import ObjectRef
-from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
+from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, SVELTOS_OWNER_ANNOTATION, Reason
 from unwind.api.unwind import Entry
 from unwind.members.contents import Content
 from unwind.preview.member_preview import BoundVolume, CloudResources
@@ -73,6 +73,10 @@ def test_what_is_said_to_be_kept_stays_with_what_it_owns() -> None:
     assert names(blast.going) == ["c", "room"]
     assert "its policy is skip" in staying(blast)["kept"]
     assert staying(blast)["its"] == "its owner stays"
+    [entry] = blast.kept
+    assert (entry.object.name, entry.kept, entry.left) == ("kept", True, True)
+    assert entry.ledger
+    assert (entry.ledger.reason, entry.ledger.by) == ("KeptByPolicy", f"the annotation {DELETE_POLICY_ANNOTATION}")
 
 
 def test_what_an_add_on_put_there_stays_and_its_profile_is_named() -> None:
@@ -86,7 +90,9 @@ def test_what_an_add_on_put_there_stays_and_its_profile_is_named() -> None:
 def test_a_word_that_is_not_known_holds_and_so_does_a_target_that_is_to_be_kept() -> None:
     typo = content("ConfigMap", "typo", annotations={DELETE_POLICY_ANNOTATION: "skipp"})
     blast = divide(namespace(), [typo], [typo])
-    assert [(told.object.name, "not known" in told.why) for told in blast.held] == [("typo", True)]
+    assert [(told.object.name, "not known" in told.why, told.reason) for told in blast.held] == [
+        ("typo", True, Reason.UNKNOWN_VALUE)
+    ]
     target = content("ConfigMap", "kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
     assert [told.object.name for told in divide(target, [], []).held] == ["kept"]
     assert divide(content("ConfigMap", "c"), [], [], namespace={DELETE_POLICY_ANNOTATION: "skip"}).held

@@ -39,23 +39,25 @@ from unwind.api.unwind import (
     LedgerNote,
     MemberRef,
     Phase,
+    StepState,
     Teardown,
 )
 from unwind.deleters.attempt import Waiting
 from unwind.inventory.inventories import Inventories
 from unwind.kube.metrics import Metrics
-from unwind.removal.removal import RemovalProgress
+from unwind.teardown.recorded_removal import RecordedRemoval
 from unwind.teardown.release import LetGo
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.withdrawal_records import RECORD_AFTER, RecordedRemoval, WithdrawalRecords
+from unwind.teardown.withdrawal_records import RECORD_AFTER, WithdrawalRecords
 from unwind.testing.clock import START, StillClock
 from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.removal.removal import Removal
+    from unwind.teardown.status import KnownBlockers
     from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.step_runner import StepRunner
 
 OWNER = ObjectRef(
     group=CLUSTER_SUMMARIES.group,
@@ -85,19 +87,19 @@ class Shards:
 
 
 class Removing:
-    """A removal whose progress a test sets."""
+    """The runner of a step whose progress a test sets."""
 
     def __init__(self, reason: str = "") -> None:
         """`reason`: why it waits for an object, if it does."""
-        self.progress = RemovalProgress(total=3, removed=1)
-        self.progress.waits = {HELD: Waiting("it waits", code=reason)} if reason else {}
+        self.state, self.total, self.removed, self.left, self.unsealed = StepState.REMOVING, 3, 1, 0, False
+        self.waits = {HELD: Waiting("it waits", code=reason)} if reason else {}
 
-    async def blockers(self, *, step: str, before: object, now: object) -> tuple[Blocker, ...]:
-        return tuple(
-            Blocker(object=ref, step=step, reason=what.code, message=what.told, actor="the user who protected it")
-            for ref, what in self.progress.waits.items()
-            if isinstance(what, Waiting)
-        )
+    async def blockers(self, known: object, before: object, now: object) -> KnownBlockers:
+        actor = "the user who protected it"
+        return {
+            (STEP, ref, what.told): Blocker(object=ref, step=STEP, reason=what.code, message=what.told, actor=actor)
+            for ref, what in self.waits.items()
+        }
 
 
 class Scene:
@@ -139,7 +141,7 @@ class Scene:
         self.woken += 1
 
     def follow(self, it: RecordedRemoval, *removals: Removing) -> None:
-        self.records.follow(it, lambda: cast("tuple[Removal, ...]", removals))
+        self.records.follow(it, lambda: cast("tuple[StepRunner, ...]", removals))
 
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -218,7 +220,7 @@ async def test_a_removal_that_takes_five_seconds_has_a_record_with_its_progress_
         assert record.spec.title == f"{STEP} on Cluster fleet/prod"
         assert it.keys.genuine(record)
         assert (record.phase, record.status.removed, record.status.wave) == (Phase.REMOVING, "1/3", "1/1")
-        removing.progress.removed = 2
+        removing.removed = 2
         await it.pass_time(1)
         await it.pass_time(1)
         assert (await it.record()).status.removed == "2/3"

@@ -189,9 +189,10 @@ def test_a_withdrawal_that_waits_for_another_one_leads_to_it_on_the_management_c
     assert (found.elsewhere, found.behind) == (None, (other,))
 
 
-def test_a_prune_cannot_be_released() -> None:
+def test_a_prune_is_released_like_a_withdrawal() -> None:
     [found] = cluster_rules.teardown(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
-    assert found.remedies == ()
+    [remedy] = found.remedies
+    assert f"clustersummaries.config.projectsveltos.io/web-capi-prod '{FORCE_RELEASE_ANNOTATION}" in remedy.commands[0]
 
 
 def test_a_teardown_that_goes_on_waits_for_nobody() -> None:
