@@ -190,9 +190,10 @@ def _metrics() -> Iterator[str]:
 def _measured(tree: ast.AST) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(kind), args=[ast.Constant(str(name)), ast.Constant(str(said)), *more]) if (
-                kind in _METRICS
-            ):
+            case ast.Call(
+                func=ast.Name(id=kind) | ast.Attribute(attr=kind),
+                args=[ast.Constant(str(name)), ast.Constant(str(said)), *more],
+            ) if kind in _METRICS:
                 given = [
                     *more,
                     *(keyword.value for keyword in node.keywords if keyword.arg in ("labels", "labelnames")),
