@@ -314,7 +314,7 @@ async def chain(plane: Plane, bare: Bare) -> None:
     deployed, withdrawn = await alternating(profiles, bare)
     what = f"{CHAIN} profiles x {OBJECTS} ConfigMaps"
     print(Ratio(f"withdraw a chain of {what}", "bare DELETEs, wave after wave", *withdrawn, goal=1.5), flush=True)
-    print(Ratio(f"deploy a chain of {what}", "bare creates, one patch a step", *deployed, goal=2.0), flush=True)
+    print(Ratio(f"deploy a chain of {what}", "bare creates, one patch a step", *deployed, goal=1.75), flush=True)
 
 
 async def wide(plane: Plane, bare: Bare) -> None:
@@ -323,7 +323,7 @@ async def wide(plane: Plane, bare: Bare) -> None:
     await profiles.make()
     _, withdrawn = await alternating(profiles, bare)
     what = f"withdraw {WIDE} profiles x {OBJECTS} side by side"
-    print(Ratio(what, f"bare DELETEs, {AT_ONCE} at once", *withdrawn, goal=1.5), flush=True)
+    print(Ratio(what, f"bare DELETEs, {AT_ONCE} at once", *withdrawn, goal=1.4), flush=True)
 
 
 async def alternating(profiles: Profiles, bare: Bare) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -2,6 +2,15 @@
 
 It counts from the deletion of the Cluster until the watch of the member has told of the last object; the size is
 `UNWIND_BENCH_WORKS` (500). How long it takes to put the Works there is told beside it: creates, against bare ones.
+
+Putting 500 Works there is 2,000 writes of the manager on the management cluster beside 5,000 creates on the member: the
+finalizer, the Inventory with its intended entries, their confirmation, and the status. Shares of the processor time,
+measured on two shared cores: the API server of the management cluster 48 %, that of the member 23 %, the manager 13 %,
+etcd 10 %, the rest 6 %. In the API server, a bare create took 1.2 ms, a Work 2.8 ms, its finalizer 3.3 ms, an Inventory
+4 to 5 ms, its confirmation 10 ms with whole entries, 8 ms with the fields that change, and 6.5 ms if only metadata is
+returned (one pass of 200 requests each; under load, 11.5 and 9.7 ms for the first and the last). No single part of it
+stands out: it is JSON, the schema, admission and the garbage collector, for objects of 3 KB. A confirmation that is
+written later would be missed by a removal that follows at once, which then reads each object.
 """
 
 from __future__ import annotations
@@ -141,11 +150,8 @@ async def unjoined(plane: Plane, bare: Bare) -> None:
         took.append((removed, bare_removed, deployed, bare_deployed))
     removed, bare_removed, deployed, bare_deployed = (statistics.median(column) for column in zip(*took, strict=True))
     what = f"{WORKS_THERE} Works x {OBJECTS_EACH} ConfigMaps"
-    print(Ratio(f"unjoin {what}", f"bare DELETEs, {AT_ONCE} at once", removed, bare_removed, goal=1.5), flush=True)
-    ratio = deployed / bare_deployed
-    print(
-        f"put {what} there: {deployed:.2f} s, bare creates {bare_deployed:.2f} s: {ratio:.2f} x (no goal)", flush=True
-    )
+    print(Ratio(f"unjoin {what}", f"bare DELETEs, {AT_ONCE} at once", removed, bare_removed, goal=1.4), flush=True)
+    print(Ratio(f"put {what} there", f"bare creates, {AT_ONCE} at once", deployed, bare_deployed, goal=2.0), flush=True)
 
 
 if __name__ == "__main__":

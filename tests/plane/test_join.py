@@ -312,7 +312,7 @@ async def test_a_token_that_serves_no_longer_is_another_one_after_joining_again(
     plane: Plane, client: Client, name: str
 ) -> None:
     assert (await join(plane, name)).code == 0
-    await client.patch(SECRETS, name, {"data": {"token": "bm9uZQ=="}}, **WHERE)
+    await client.patch(SECRETS, name, {"data": {"token": "bm9uZQ=="}}, namespace=WHERE["namespace"])
     assert (await join(plane, name)).code == 0
     it = await client.get(CLUSTERS, name, type=Cluster)
     async with Members(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=it.spec.id):

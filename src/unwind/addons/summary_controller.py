@@ -363,8 +363,7 @@ class SummaryController(Controller[Key]):
         self._enqueue_dependents(summary)
 
     def _is_held(self, target: AddonTarget) -> bool:
-        secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
-        return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
+        return credentials.is_held(self._caches.sources[SECRETS.kind].cache.get(Key(target.home, target.secret)))
 
     # Helpers
 

@@ -143,7 +143,9 @@ class Inventories:
             for chunk in known.values():
                 if not chunk.spec.sealed_for:
                     async with self.client.aside:
-                        await self.client.revise(INVENTORIES, guard(chunk), {"spec": {"sealedFor": teardown}})
+                        await self.client.revise(
+                            INVENTORIES, guard(chunk), {"spec": {"sealedFor": teardown}}, metadata_only=True
+                        )
         except (ConflictError, NotFoundError):
             return False
         others = await (self._further.ask("", self._all_further) if known else self.of(owner))
@@ -186,7 +188,9 @@ class Inventories:
             found = chunk
             while found and found.spec.effort != effort and not found.spec.sealed_for:
                 try:
-                    await self.client.revise(INVENTORIES, guard(found), {"spec": {"effort": effort.value}})
+                    await self.client.revise(
+                        INVENTORIES, guard(found), {"spec": {"effort": effort.value}}, metadata_only=True
+                    )
                     break
                 except (ConflictError, NotFoundError):
                     found = await self.get(found.metadata.name)  # concurrent write
@@ -197,7 +201,7 @@ class Inventories:
 
     async def patch(self, name: str, uid: str, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
         body: Object = {"metadata": {"uid": uid}, "spec": {"entries": entries}}
-        await self.client.patch(INVENTORIES, name, body, namespace=self.namespace)
+        await self.client.patch(INVENTORIES, name, body, namespace=self.namespace, metadata_only=True)
 
     async def amend(self, chunk: Inventory, notes: Mapping[str, Note]) -> None:
         """Write notes into the entries that still name the objects of the notes. Notes are written late: an entry that
@@ -207,7 +211,7 @@ class Inventories:
         for key, note in notes.items():
             operations += note.operations(key)
         try:
-            await self.client.patch(INVENTORIES, name, operations, namespace=self.namespace)
+            await self.client.patch(INVENTORIES, name, operations, namespace=self.namespace, metadata_only=True)
         except ApiError as error:
             if error.code != _UNPROCESSABLE:
                 raise
@@ -223,7 +227,7 @@ class Inventories:
             if not left:
                 return
             try:
-                await self.client.revise(INVENTORIES, guard(now), {"spec": {"entries": left}})
+                await self.client.revise(INVENTORIES, guard(now), {"spec": {"entries": left}}, metadata_only=True)
             except ConflictError:
                 continue  # concurrent write
             return

@@ -13,6 +13,7 @@ from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Effort, Entry, In
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import guard
 from unwind.kube.errors import AlreadyExistsError, AnotherClusterError, ConflictError, NotFoundError
+from unwind.kube.updates import difference, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ class Records:
         return {key: name for name, chunk in self._chunks.items() for key in chunk.spec.entries}
 
     async def put(self, entries: Mapping[str, Entry]) -> None:
-        """Write these entries, and replace existing ones completely. One write per Inventory.
+        """Write these entries in place of existing ones. One write per Inventory, with the fields that change.
 
         When it returns, every Inventory that was loaded has the effort: it must not be lower than that of an object
         that is created next.
@@ -93,7 +94,8 @@ class Records:
         while left:
             places = self._allotted(left)
             for name, keys in places.items():
-                if await self._patch(name, {key: _whole(left[key]) for key in keys}):
+                there = self._chunks[name].spec.entries
+                if await self._patch(name, {key: _difference(there.get(key), left[key]) for key in keys}):
                     for key in keys:
                         del left[key]
             if not places and (chunk := await self._add(left)):
@@ -180,13 +182,19 @@ class Records:
         if self._lacks_effort(name):
             change["effort"] = self._effort
         try:
-            written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": change})
+            written = await self._inventories.client.revise(
+                INVENTORIES, guard(chunk), {"spec": change}, metadata_only=True
+            )
         except ConflictError:
             found = await self._inventories.get(name)
         except NotFoundError:
             found = None
         else:
-            self._chunks[name] = msgspec.convert(written, Inventory)
+            # The precondition was the state that is known here, so the result is known, too.
+            self._chunks[name] = Inventory(
+                metadata=msgspec.convert(written["metadata"], ObjectMeta),
+                spec=msgspec.convert(merged(msgspec.to_builtins(chunk.spec), change), InventorySpec),
+            )
             self._effort_written.add(name)
             return True
         if found is None or found.metadata.uid != chunk.metadata.uid:
@@ -210,10 +218,6 @@ class Records:
             )
 
 
-def _whole(entry: Entry) -> Change:
-    """An entry as a merge patch that replaces the previous entry completely."""
-    fields: Change = msgspec.to_builtins(entry)
-    whole = dict.fromkeys(Entry.__struct_encode_fields__) | fields
-    # A merge patch also merges nested objects.
-    whole["object"] = {"uid": None, "group": None, "namespace": None} | fields["object"]
-    return whole
+def _difference(before: Entry | None, after: Entry) -> Change:
+    """The merge patch that replaces an entry, with the fields that change: whole entries cost the API server more."""
+    return difference(msgspec.to_builtins(before) if before else {}, msgspec.to_builtins(after))

@@ -17,6 +17,7 @@ from unwind.errors import UnwindError
 from unwind.karmada import work_status
 from unwind.karmada.remove_strategy import recorded_effort, step_name
 from unwind.kube import fencing
+from unwind.kube.decoding import Key
 from unwind.kube.fencing import FencedError
 from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from unwind.deploy.placements import PlacedObject
     from unwind.karmada.work_watch import WorkState
     from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
@@ -146,8 +149,9 @@ def takes_along(work: Work) -> bool:
 class WorkApplier:
     """Applies Works to members."""
 
-    def __init__(self, client: Client, deps: RemovalDeps) -> None:
+    def __init__(self, client: Client, secrets: Informer[Metadata], deps: RemovalDeps) -> None:
         self._client = client
+        self._secrets = secrets
         self._deps = deps
         self._holding: SingleFlight[None] = SingleFlight()
         self._chance = JITTER
@@ -202,4 +206,6 @@ class WorkApplier:
             await prune.prune(prunes, member, DeploymentReport(wanted=wanted))
 
     async def _hold(self, target: ClusterTarget) -> None:
+        if credentials.is_held(self._secrets.cache.get(Key(target.home, target.secret))):
+            return
         await self._holding.ask((target.home, target.secret), lambda: credentials.hold(self._client, target))

@@ -74,6 +74,7 @@ class WorkController(Controller["Key"]):
         """`records`: writes Teardowns of withdrawals."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
+        self._secrets = secrets
         self._deps = deps
         self._records = records
         self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
@@ -91,7 +92,7 @@ class WorkController(Controller["Key"]):
     async def run(self) -> None:
         """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            self._putting = WorkApplier(self._client, self._deps)
+            self._putting = WorkApplier(self._client, self._secrets, self._deps)
             self._prunings = WorkPruner(self._putting, tasks, changed=self._waits_changed)
             self._following = WorkObjectWatches(
                 self._deps.members, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock

@@ -50,6 +50,7 @@ _ASIDE = 3
 MOST_LISTED = 1 << 30
 _SHORTEST = 0.1
 _JSON = {"Accept": "application/json"}
+_METADATA_ONLY = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 _READ = nullcontext()
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -299,10 +300,12 @@ class Client:
         namespace: str | None = None,
         subresource: str | None = None,
         field_manager: str = FIELD_MANAGER,
+        metadata_only: bool = False,
     ) -> Object:
         """Merge patch of an object; JSON patch if the patch is a list.
 
-        Include the resourceVersion as a precondition, to be refused if the object has changed.
+        Include the resourceVersion as a precondition, to be refused if the object has changed. `metadata_only`: return
+        only the metadata, which spares the server the encoding of a large object.
         """
         return await self._write(
             "patch",
@@ -313,10 +316,17 @@ class Client:
             query={"fieldManager": field_manager},
             content_type=_JSON_PATCH if isinstance(patch, list) else _MERGE_PATCH,
             name=name,
+            accept=_METADATA_ONLY if metadata_only else _JSON,
         )
 
     async def revise(
-        self, resource: Resource, read: Object, patch: Object, *, subresource: str | None = None
+        self,
+        resource: Resource,
+        read: Object,
+        patch: Object,
+        *,
+        subresource: str | None = None,
+        metadata_only: bool = False,
     ) -> Object:
         """Merge patch with the version that was read as a precondition: a merge patch replaces lists as a whole and
         would otherwise remove what other clients have added meanwhile."""
@@ -328,6 +338,7 @@ class Client:
             patch | {"metadata": patch.get("metadata", {}) | guard},
             namespace=metadata.get("namespace"),
             subresource=subresource,
+            metadata_only=metadata_only,
         )
 
     async def delete(
@@ -373,6 +384,7 @@ class Client:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         name: str = "",
+        accept: Mapping[str, str] = _JSON,
     ) -> Object:
         answer = await self._call(
             verb,
@@ -381,7 +393,7 @@ class Client:
             path,
             query=query,
             body=msgspec.json.encode(body),
-            headers={**_JSON, "Content-Type": content_type},
+            headers={**accept, "Content-Type": content_type},
             name=name,
         )
         decoded: Object = decode_response(answer, dict, path)

@@ -1,4 +1,5 @@
-"""Writes to objects that others change too: compare-and-swap, finalizers, and which field manager wrote a field."""
+"""Writes to objects that others change too: compare-and-swap, merge patches, finalizers, and which field manager wrote
+a field."""
 
 from __future__ import annotations
 
@@ -130,3 +131,28 @@ def _has(fields: Object, path: tuple[str, ...]) -> bool:
             return False
         fields = fields[f"f:{name}"]
     return True
+
+
+def difference(before: Object, after: Object) -> Object:
+    """The merge patch that makes one object of the other (pure). Fields of `after` are never None."""
+    patch: Object = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        there = before.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            if inner := difference(there, value):
+                patch[key] = inner
+        elif key not in before or value != there:
+            patch[key] = value
+    return patch
+
+
+def merged(before: Object, patch: Object) -> Object:
+    """An object after a merge patch (pure)."""
+    after = {key: value for key, value in before.items() if key not in patch}
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            there = before.get(key)
+            after[key] = merged(there if isinstance(there, dict) else {}, value)
+        elif value is not None:
+            after[key] = value
+    return after

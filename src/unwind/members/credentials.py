@@ -18,6 +18,7 @@ from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
     from unwind.kube.kubeconfig import ClusterConnection
     from unwind.members.targets import APIEndpoint, ClusterTarget
 
@@ -126,6 +127,11 @@ def _by_token(target: ClusterTarget, endpoint: APIEndpoint, data: dict[str, str]
         insecure=endpoint.insecure,
         proxy=endpoint.proxy or None,
     )
+
+
+def is_held(secret: Metadata | None) -> bool:
+    """Whether a cached Secret has Unwind's finalizer and is not being deleted: `hold` would only read it again."""
+    return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
 
 async def hold(client: Client, target: ClusterTarget) -> None:

@@ -110,11 +110,11 @@ async def test_a_policy_that_changes_at_the_last_moment_is_respected(plane: Plan
     class Late(Dying):
         """Somebody else is faster, once."""
 
-        async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
+        async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
             if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
                 self.died.set()
                 await buckets.annotate("kept", **{DELETE_POLICY_ANNOTATION: "manage"})
-            return await Client.revise(self, resource, read, patch, subresource=subresource)
+            return await Client.revise(self, resource, read, patch, **more)
 
     connection = await manager_connection(plane.management.client, buckets.namespace)
     async with Late(connection) as client, running(client, buckets.namespace, external(store, group_of(buckets))):
@@ -131,11 +131,11 @@ async def test_a_finalizer_that_the_api_server_keeps_is_reported(plane: Plane, b
     class Refused(Dying):
         """A webhook of somebody else's is in the way, once."""
 
-        async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
+        async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
             if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
                 self.died.set()
                 raise ApiError(APIStatus(code=500, message="a webhook does not answer"), request="PATCH bucket")
-            return await Client.revise(self, resource, read, patch, subresource=subresource)
+            return await Client.revise(self, resource, read, patch, **more)
 
     connection = await manager_connection(plane.management.client, buckets.namespace)
     known = external(Store(), group_of(buckets))

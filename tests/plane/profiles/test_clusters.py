@@ -243,12 +243,12 @@ async def granted(scene: ProfileScene) -> str:
 async def test_a_corrected_kubeconfig_is_used_at_once(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
-    name, where = "edge-sveltos-kubeconfig", {"namespace": scene.namespace}
-    right = (await scene.client.get(SECRETS, name, **where))["data"]["kubeconfig"]
-    await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": "bm9uZQ=="}}, **where)
+    name, namespace = "edge-sveltos-kubeconfig", scene.namespace
+    right = (await scene.client.get(SECRETS, name, namespace=namespace))["data"]["kubeconfig"]
+    await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": "bm9uZQ=="}}, namespace=namespace)
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace):
         failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
         assert f"cannot connect to SveltosCluster {scene.namespace}/edge" in message(failed)
-        await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": right}}, **where)
+        await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": right}}, namespace=namespace)
         await scene.until_provisioned("web")

@@ -70,11 +70,11 @@ class Dying(Client):
         super().__init__(*arguments)
         self.died = asyncio.Event()
 
-    async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
+    async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
         if patch.get("metadata", {}).get("finalizers") == []:
             self.died.set()
             await asyncio.Event().wait()
-        return await super().revise(resource, read, patch, subresource=subresource)
+        return await super().revise(resource, read, patch, **more)
 
 
 @asynccontextmanager

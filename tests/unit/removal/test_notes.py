@@ -185,7 +185,7 @@ class Chunk:
         self.patches: list[Any] = []
         self.conflicts = 0
 
-    async def patch(self, _: object, name: str, patch: Any, *, namespace: str) -> dict[str, Any]:
+    async def patch(self, _: object, name: str, patch: Any, **_more: object) -> dict[str, Any]:
         self.patches.append(patch)
         there: dict[str, Any] = msgspec.to_builtins(self.chunk)
         for one in patch:
@@ -202,7 +202,7 @@ class Chunk:
     async def get(self, *_: object, **__: object) -> Inventory:
         return self.chunk
 
-    async def revise(self, _: object, read: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    async def revise(self, _: object, read: dict[str, Any], patch: dict[str, Any], **_more: object) -> dict[str, Any]:
         if self.conflicts:
             self.conflicts -= 1
             raise ConflictError(APIStatus(code=409, reason="Conflict"), request="PATCH")
