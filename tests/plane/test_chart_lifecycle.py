@@ -1,16 +1,15 @@
 """The chart on a real API server, by the real Helm: what is registered, when, and what is left at the end.
 
-Pods are simulated here, so the manager and the hook of `helm uninstall` run as processes with the rights of their
-ServiceAccounts. A Pod with the address of this machine makes the Service route to the manager.
+Where Pods are only simulated, the manager and the hook of `helm uninstall` run as processes with the rights of their
+ServiceAccounts. One test runs the image.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
+import signal
 import subprocess
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,7 +29,6 @@ from unwind.api.resources import (
     DEPLOYMENTS,
     JOBS,
     MUTATING_WEBHOOK_CONFIGURATIONS,
-    NODES,
     PODS,
     SERVICE_ACCOUNTS,
     VALIDATING_ADMISSION_POLICIES,
@@ -45,43 +43,31 @@ from unwind.install.manifests import policies, resource_of
 from unwind.kube import kubeconfig, object_watch
 from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token
-from unwind.local import plane_programs, tools
+from unwind.local import tools
+from unwind.local.pods.agent import NODE_SELECTOR, TOLERATIONS, PodAgent
 from unwind.server.manager_names import REGISTRATION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.plane.support.manager_process import Manager
+    from image.build import Image
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
-_HTTPS = 9443
 
-
-async def helm(cluster: LocalCluster, *arguments: str) -> str:
+async def helm(cluster: LocalCluster, *arguments: str, fails: bool = False) -> str:
+    """The output of Helm, or its error if it is expected to fail."""
     found = tools.find(tools.HELM)
     assert found, "`make setup` builds it"
     env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
     words = [str(found.path), "--namespace", HOME, *arguments]
     done = await asyncio.to_thread(
-        lambda: subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+        lambda: subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def address() -> str:
-    """An address of this machine that is not loopback: the API server calls no Service there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        try:
-            one.connect(("198.51.100.1", 9))
-        except OSError:
-            pytest.skip("this machine has no network")
-        found: str = one.getsockname()[0]
-        return found
+    assert bool(done.returncode) is fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout
 
 
 async def everything(client: Client) -> set[str]:
@@ -94,38 +80,6 @@ async def everything(client: Client) -> set[str]:
         async for item in existing_objects.metadata(client, resource):
             found.add(f"{resource.kind} {item.namespace}/{item.name}")
     return found
-
-
-async def route(client: Client, host: str) -> None:
-    """Let the Service route to this machine, by a Pod on a Node with its address."""
-    node = plane_programs.node("outside")
-    node["status"]["addresses"] = [{"type": "InternalIP", "address": host}]
-    node["spec"] = {"unschedulable": True}
-    await client.create(NODES, node)
-    # The Pod gets the address of its Node, which KWOK must know.
-    await object_watch.until(client, NODES, "outside", lambda it: object_watch.has_condition(it, "Ready"), "ready")
-    spec = {
-        "hostNetwork": True,
-        "nodeName": "outside",
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [{"name": "manager", "image": "unwind"}],
-    }
-    pod = new_object(PODS, "manager", HOME, spec=spec)
-    pod["metadata"]["labels"] = {names.NAME_LABEL: "unwind"}
-    await client.create(PODS, pod)
-
-    def routed(it: Object | None) -> bool:
-        return bool(it and (it.get("status") or {}).get("podIP") == host)
-
-    await object_watch.until(client, PODS, "manager", routed, f"at {host}", namespace=HOME)
-
-
-@asynccontextmanager
-async def manager(cluster: LocalCluster, host: str) -> AsyncIterator[Manager]:
-    """A manager as the chart runs it."""
-    listen = f"{host}:{_HTTPS}"
-    async with running(cluster, HOME, UNWIND_LISTEN=listen, UNWIND_CHECK_SERVICE="true") as found:
-        yield found
 
 
 async def _as_hook(cluster: LocalCluster, tmp_path: Path, *options: str) -> CommandResult:
@@ -175,81 +129,49 @@ async def _is_registered(client: Client) -> bool:
     return all((await _registered(client)).values())
 
 
-async def test_the_manager_registers_itself_when_the_service_routes_to_it_and_helm_uninstall_leaves_nothing(
+async def test_nothing_is_registered_before_the_service_answers_and_the_hook_refuses_while_data_depends_on_unwind(
     plane: Plane, fresh_member: LocalCluster, tmp_path: Path
 ) -> None:
-    client, host = fresh_member.client, address()
+    client = fresh_member.client
     await serve(plane, client)
     await fresh_member.create_namespace(HOME)
     before = await everything(client)
     await helm(fresh_member, "install", "unwind", str(CHART), "--set", "replicas=0")
-    assert not any((await _registered(client)).values()), "nothing refuses a request before a manager answers"
     assert "belongs to Helm release unwind; use `helm upgrade`" in (await command(fresh_member, "install")).refusal
+    async with running(fresh_member, HOME, UNWIND_CHECK_SERVICE="true") as manager:
+        await manager.until_ready("https")
+        await manager.until_logged("not reached through the Service")
+        assert not any((await _registered(client)).values()), "a webhook would refuse deletions, and nothing answers it"
+        assert await manager.stop() == 0
 
-    async with manager(fresh_member, host) as first:
-        await first.until_ready("https")
-        await first.until_logged("not reached through the Service")
-        assert not any((await _registered(client)).values()), "it is ready, but is not reached through the Service"
-        await route(client, host)
-        await first.until_logged("answering through the Service")
-        await eventually(lambda: _is_registered(client), "all registrations")
-        await _until_cycles_are_refused(client)
-        events = [item for item in await client.list(EVENTS) if item.get("reason") == "PolicyRestored"]
-        assert events == [], "what is created is not restored"
-        # What is deleted by mistake comes back.
-        found = await client.get(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
-        await client.delete(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME), uid=found["metadata"]["uid"])
-        await eventually(lambda: _is_registered(client), "the restored webhook")
-        first.process.kill()
-        await first.process.wait()
-    assert await _is_registered(client), "a hook without an answer holds"
-
-    selector = "hooks.namespaceSelector.matchLabels.hold=on"
-    await helm(fresh_member, "upgrade", "unwind", str(CHART), "--reuse-values", "--set", selector)
-    cluster = await create_cluster(client, "prod-7")
-    async with manager(fresh_member, host) as second:
-        await second.until_ready("https")
-
-        async def selected() -> bool:
-            found = await client.get(EXTENSION_CONFIGS, OURS)
-            return bool(found["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "on"}})
-
-        await eventually(selected, "the selector of the upgraded release")
-        assert await second.stop() == 0
-
-    # Refused while a teardown runs, and while objects are deployed that must be removed first.
-    teardown = await create_teardown(client, cluster, "Enforce")
+    teardown = await create_teardown(client, await create_cluster(client, "prod-7"), "Enforce")
     refusal = (await _as_hook(fresh_member, tmp_path)).refusal
     assert f"unfinished teardowns: {teardown}" in refusal
     [event] = [item for item in await client.list(EVENTS) if item.get("reason") == "UninstallRefused"]
     assert (event["regarding"]["kind"], event["regarding"]["name"]) == (DEPLOYMENTS.kind, "unwind")
     assert teardown in event["note"]
-    assert await _is_registered(client), "a refusal changes nothing"
-    assert not await absent(client, CONFIG_MAPS, REGISTRATION, namespace=HOME)
+    assert not await absent(client, CONFIG_MAPS, REGISTRATION, namespace=HOME), "a refusal changes nothing"
     await say(client, teardown, "Complete", "Removed")
     await _deploy(client, effort="Enforce")
-    assert (
-        "must be removed before their cluster is deleted: ClusterSummary"
-        in (await _as_hook(fresh_member, tmp_path)).refusal
-    )
+    refusal = (await _as_hook(fresh_member, tmp_path)).refusal
+    assert "must be removed before their cluster is deleted: ClusterSummary" in refusal
 
-    done = await _as_hook(fresh_member, tmp_path, "--leave-addons")
-    assert done.code == 0, done.err
-    assert not any((await _registered(client)).values())
-    again = await _as_hook(fresh_member, tmp_path, "--leave-addons")
-    assert again.code == 0, again.err
+    # It can be repeated, and what it deletes are the objects of the manager.
+    for _ in range(2):
+        done = await _as_hook(fresh_member, tmp_path, "--leave-addons")
+        assert done.code == 0, done.err
     await _delete_hook(fresh_member)
-    await helm(fresh_member, "uninstall", "unwind", "--no-hooks", "--wait")
-    left = {name for name in await everything(client) - before if not name.startswith("CustomResourceDefinition ")}
-    assert left == {
-        f"Inventory {HOME}/i",
-        f"Teardown /{teardown}",
-        "Cluster default/prod-7",
-        f"Pod {HOME}/manager",
-        "ClusterProfile /fine",
-    }, "CRDs and their objects stay, and what the test made"
+    await helm(fresh_member, "uninstall", "unwind", "--no-hooks")
+    kept = {f"Inventory {HOME}/i", f"Teardown /{teardown}", "Cluster default/prod-7"}
+    await eventually(lambda: _only(client, before, kept), "CRDs and their objects")
     inventory = await client.get(INVENTORIES, "i", namespace=HOME)
     assert "finalizers" not in inventory["metadata"]
+
+
+async def _only(client: Client, before: set[str], kept: set[str]) -> bool:
+    """Whether nothing but CRDs, their APIServices and these objects was added."""
+    added = await everything(client) - before
+    return {item for item in added if not item.startswith(("CustomResourceDefinition ", "APIService "))} == kept
 
 
 async def _until_cycles_are_refused(client: Client) -> None:
@@ -287,3 +209,79 @@ async def test_unwind_install_with_an_image_makes_the_same_deployment_and_uninst
     assert gone.code == 0, gone.err
     assert f"Deployment {HOME}/unwind scaled to 0" in gone.err
     assert await absent(client, DEPLOYMENTS, "unwind", namespace=HOME)
+
+
+VALUES = {
+    "nodeSelector": NODE_SELECTOR,
+    "tolerations": TOLERATIONS,
+    # All Pods share the network of this machine, each with an address of its own.
+    "env": [
+        {"name": "UNWIND_LISTEN", "value": "$(POD_IP):9443"},
+        {"name": "UNWIND_METRICS_LISTEN", "value": "$(POD_IP):8080"},
+    ],
+}
+
+
+async def _ready_pods(client: Client, count: int) -> list[Object]:
+    async def ready() -> list[Object]:
+        pods = await client.list(PODS, namespace=HOME, labels=f"{names.NAME_LABEL}=unwind")
+        found = [pod for pod in pods if object_watch.has_condition(pod, "Ready")]
+        return found if len(found) == len(pods) == count else []
+
+    found: list[Object] = await eventually(ready, f"{count} ready Pods", within=180)
+    return found
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the files of an image")
+async def test_two_replicas_of_the_image_are_upgraded_and_uninstalled_by_helm(
+    plane: Plane, fresh_member: LocalCluster, image: Image, tmp_path: Path
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    await fresh_member.create_namespace(HOME)
+    before = await everything(client)
+    values = tmp_path / "values.json"
+    values.write_bytes(msgspec.json.encode(VALUES))
+    async with PodAgent(fresh_member, {"unwind": image.archive}) as agent:
+        await helm(fresh_member, "install", "unwind", str(CHART), "--values", str(values))
+        first = await _ready_pods(client, 2)
+        await eventually(lambda: _is_registered(client), "all registrations")
+        await _until_cycles_are_refused(client)
+
+        process = agent.runner(first[0]).containers[0].process
+        assert process
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        selector = "hooks.namespaceSelector.matchLabels.hold=on"
+        changed = ("--set", "podLabels.team=a", "--set", selector)
+        await helm(fresh_member, "upgrade", "unwind", str(CHART), "--reuse-values", *changed)
+
+        async def upgraded() -> bool:
+            pods = await _ready_pods(client, 2)
+            return all(pod["metadata"]["labels"].get("team") == "a" for pod in pods)
+
+        await eventually(upgraded, "upgraded replicas", within=240)
+
+        async def selected() -> bool:
+            found = await client.get(EXTENSION_CONFIGS, OURS)
+            return bool(found["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "on"}})
+
+        await eventually(selected, "the selector of the upgraded release")
+        # What is deleted by mistake comes back.
+        found = await client.get(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
+        await client.delete(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME), uid=found["metadata"]["uid"])
+        await eventually(lambda: _is_registered(client), "the restored webhook")
+
+        await _deploy(client, effort="Enforce")
+        assert "unwind-uninstall" in await helm(fresh_member, "uninstall", "unwind", fails=True)
+        [pod] = await client.list(PODS, namespace=HOME, labels="job-name=unwind-uninstall")
+        ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+        assert "must be removed before their cluster is deleted: ClusterSummary" in ended["message"]
+        assert await _is_registered(client)
+        await helm(fresh_member, "rollback", "unwind", "2")  # or Unwind is kept
+        found = await client.patch(INVENTORIES, "i", {"metadata": {"finalizers": None}}, namespace=HOME)
+        await client.delete(INVENTORIES, "i", namespace=HOME, uid=found["metadata"]["uid"])
+
+        await helm(fresh_member, "uninstall", "unwind", "--timeout", "240s")
+        await eventually(lambda: _only(client, before, {"ClusterProfile /fine"}), "CRDs and their objects")
