@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from unwind.kube.informers import InformerFactory
 from unwind.server.answering import Answering
 from unwind.server.path_segments import Segments
 from unwind.server.routes import CABundleTarget, Route
@@ -102,6 +103,8 @@ class ManagerContext:
     ) -> None:
         self.client = client
         """The client of the management cluster."""
+        self.informers = InformerFactory(client)
+        """Watches of the management cluster that several components need."""
         self.namespace = namespace
         """The namespace that Unwind is installed in."""
         self.roles = roles

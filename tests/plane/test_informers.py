@@ -18,7 +18,7 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resou
 from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerFactory
 from unwind.local import plane_programs
 from unwind.testing.proxy import Proxy
 
@@ -258,3 +258,19 @@ async def compact(plane: Path) -> None:
                 assert answer.status == 200
     finally:
         os.close(directory)
+
+
+async def test_users_of_one_resource_share_its_list_and_the_next_one_takes_over(plane: Plane, namespace: str) -> None:
+    cluster, log, listed = plane.management, Log(), asyncio.Event()
+    factory = InformerFactory(cluster.client)
+    first = factory.metadata(CONFIG_MAPS, troubled=lambda _: None)
+    second = factory.metadata(CONFIG_MAPS, troubled=lambda _: None, listed=listed.set)
+    second.subscribe(log)
+    async with asyncio.TaskGroup() as group:
+        ending, following_on = group.create_task(first.run()), group.create_task(second.run())
+        await asyncio.wait_for(listed.wait(), 30)
+        ending.cancel()
+        await create(cluster, "shared", namespace)
+        await eventually(lambda: ("added", "shared") in log.told)
+        following_on.cancel()
+    assert (first.lists, second.lists) == (1, 1)

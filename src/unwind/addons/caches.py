@@ -25,7 +25,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.kube import decoding
 from unwind.kube.decoding import Key, View
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerFactory
 from unwind.members.cluster_caches import ClusterCaches
 
 if TYPE_CHECKING:
@@ -73,8 +73,15 @@ class AddonCaches(ClusterCaches):
 
     name = "add-ons' caches"
 
-    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
-        super().__init__(client, clock=clock)
+    def __init__(
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory | None = None,
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        super().__init__(client, informers=informers, clock=clock)
         self._reading_profiles: SingleFlight[dict[str, SeenProfile]] = SingleFlight()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
         self.profiles = self._informer(client, _profile_view(PROFILES), clock)

@@ -13,7 +13,7 @@ from unwind import logs
 from unwind.api import meta as api_meta
 from unwind.api import names
 from unwind.api.capi import ExtensionConfig
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.capi import gate_arming, hook_protocol
 from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
@@ -22,7 +22,7 @@ from unwind.kube import decoding
 from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.served_versions import ServedVersions
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION, remembered
@@ -50,13 +50,22 @@ log = logs.get(__name__)
 class Extensions:
     """Watches one ExtensionConfig, in the version that Cluster API serves; the kind may not exist."""
 
-    def __init__(self, client: Client, name: str, *, clock: Clock, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, client: Client, name: str, *, informers: InformerFactory, clock: Clock, changed: Callable[[], None]
+    ) -> None:
         """`changed`: called when the object, or the served version, changes."""
         self._client = client
         self._key = Key("", name)
         self._clock = clock
         self._changed = changed
-        self._versions = ServedVersions(client, VERSIONS, clock=clock, troubled=self._troubled, found=self._found)
+        self._versions = ServedVersions(
+            client,
+            VERSIONS,
+            clock=clock,
+            troubled=self._troubled,
+            found=self._found,
+            crds=informers.metadata(CUSTOM_RESOURCE_DEFINITIONS, troubled=self._troubled),
+        )
         self._tasks: asyncio.TaskGroup | None = None
         self._following: asyncio.Task[None] | None = None
         self._informer: Informer[ExtensionConfig] | None = None
@@ -145,6 +154,7 @@ class RegistrationController:
         metrics: Metrics,
         segments: Segments | None = None,
         answering: Answering | None = None,
+        informers: InformerFactory | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`namespace`: Unwind's own. `hooks`: the hooks that we serve. `segments`: the secret segments of our paths.
@@ -158,10 +168,11 @@ class RegistrationController:
         self._answering = answering
         self._clock = clock
         self._told: list[Callable[[], None]] = []
-        self._extensions = Extensions(client, self._extension, clock=clock, changed=self._extension_changed)
-        self._namespaces: Informer[Metadata] = Informer(
-            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_log_watch_failed, listed=self._tell
+        informers = informers or InformerFactory(client, clock=clock)
+        self._extensions = Extensions(
+            client, self._extension, informers=informers, clock=clock, changed=self._extension_changed
         )
+        self._namespaces = informers.metadata(NAMESPACES, troubled=_log_watch_failed, listed=self._tell)
         self._namespaces.subscribe(self._namespace_changed)
         self._seen: object = None
         self._asked = float("-inf")

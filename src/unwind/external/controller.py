@@ -26,12 +26,11 @@ from unwind.external import tracked_objects
 from unwind.external.chains import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
 from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, matters
-from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
 from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, UnreachableError
-from unwind.kube.informers import Informer
+from unwind.kube.informers import InformerFactory
 from unwind.kube.updates import revise
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import JITTER, Backoff, Queue
@@ -92,9 +91,12 @@ class ExternalController:
         measures: DeletionMetrics,
         metrics: Metrics,
         policy: DeletePolicy | None = None,
+        informers: InformerFactory | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `policy`: the default if neither an object nor its namespace has one."""
+        """`namespace`: Unwind's own. `policy`: the default if neither an object nor its namespace has one. `informers`:
+        those that the process shares."""
+        informers = informers or InformerFactory(client, clock=clock)
         self._client = client
         self._registry = registry
         self._namespace = namespace
@@ -106,15 +108,14 @@ class ExternalController:
         self._following = ExternalInformers(
             client,
             registry,
+            informers=informers,
             changed=self._changed,
             left=self._left,
             recorder=recorder,
             metrics=metrics,
             clock=clock,
         )
-        self._namespaces: Informer[Metadata] = Informer(
-            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_log_watch_failed
-        )
+        self._namespaces = informers.metadata(NAMESPACES, troubled=_log_watch_failed)
         self._deletions: dict[ExternalTarget, _Deletion] = {}
         self._counts: Counter[Resource] = Counter()
         self._queue: Queue[ExternalTarget] = fenced_queue(

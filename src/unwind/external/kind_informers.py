@@ -16,10 +16,9 @@ from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External
 from unwind.external import tracked_objects
 from unwind.external.object_status import Reports
-from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, UnreachableError
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
@@ -132,6 +131,7 @@ class ExternalInformers:
         client: Client,
         registry: DeleterRegistry,
         *,
+        informers: InformerFactory,
         changed: Callable[[Resource, Change[ExternalObject]], None],
         left: Callable[[Resource], None],
         recorder: Recorder,
@@ -150,11 +150,8 @@ class ExternalInformers:
         self.kinds: dict[Resource, ExternalKindInformer] = {}
         self._troubles: dict[Resource, str] = {}
         """Why kinds cannot be watched, such as missing permissions."""
-        self._crds: Informer[Metadata] = Informer(
-            client,
-            decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
-            clock=clock,
-            troubled=partial(self._troubled, CUSTOM_RESOURCE_DEFINITIONS),
+        self._crds = informers.metadata(
+            CUSTOM_RESOURCE_DEFINITIONS, troubled=partial(self._troubled, CUSTOM_RESOURCE_DEFINITIONS)
         )
         self._removed: set[str] = set()
         """Deleted CRDs whose kinds discovery may still list."""

@@ -12,12 +12,11 @@ from unwind.clock import SYSTEM
 from unwind.karmada.remove_strategy import needs
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
-from unwind.kube.informers import Informer, InformerSet
+from unwind.kube.informers import Informer, InformerFactory, InformerSet
 
 if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client
-    from unwind.kube.decoding import Metadata
     from unwind.kube.metrics import Metrics
 
 
@@ -32,7 +31,15 @@ class KarmadaCaches(InformerSet):
 
     name = "members' caches"
 
-    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory | None = None,
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`informers`: those that the process shares."""
         super().__init__()
         self.clusters: Informer[Cluster] = Informer(
             client,
@@ -59,12 +66,8 @@ class KarmadaCaches(InformerSet):
             troubled=self._troubled(WORKS),
             listed=self._listed,
         )
-        self.namespaces: Informer[Metadata] = Informer(
-            client,
-            decoding.metadata(NAMESPACES),
-            clock=clock,
-            troubled=self._troubled(NAMESPACES),
-            listed=self._listed,
+        self.namespaces = (informers or InformerFactory(client, clock=clock)).metadata(
+            NAMESPACES, troubled=self._troubled(NAMESPACES), listed=self._listed
         )
         """Mainly for execution namespaces."""
         if metrics:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
-    from unwind.kube.decoding import Key, View
+    from unwind.kube.decoding import Key, Metadata, View
 
 
 T = TypeVar("T")
@@ -336,6 +336,55 @@ def _serves(definition: Object, version: str) -> bool:
 # Kinds that are followed together: who is told when one of them is known, and which cannot be followed.
 
 log = logs.get(__name__)
+
+
+class SharedInformer(Informer[T]):
+    """An informer that each of its users runs: one of them follows the server, and the next one takes over if that one
+    ends."""
+
+    def __init__(self, client: Client, view: View[T], *, clock: Clock = SYSTEM) -> None:
+        super().__init__(client, view, clock=clock, troubled=self._report, listed=self._report_listed)
+        self._troubled_users: list[Callable[[Exception], None]] = []
+        self._listed_users: list[Callable[[], None]] = []
+        self._turn = asyncio.Lock()
+
+    def add_user(self, troubled: Callable[[Exception], None], listed: Callable[[], None]) -> None:
+        """Call these functions as well, on failures and when a list is complete."""
+        self._troubled_users.append(troubled)
+        self._listed_users.append(listed)
+
+    async def run(self) -> None:
+        async with self._turn:
+            await super().run()
+
+    def _report(self, error: Exception) -> None:
+        for troubled in self._troubled_users:
+            troubled(error)
+
+    def _report_listed(self) -> None:
+        for listed in self._listed_users:
+            listed()
+
+
+class InformerFactory:
+    """Informers of the metadata of a cluster's objects, one for each resource: all users of a resource share one list
+    and one watch."""
+
+    def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
+        self._client = client
+        self._clock = clock
+        self._informers: dict[Resource, SharedInformer[Metadata]] = {}
+
+    def metadata(
+        self, resource: Resource, *, troubled: Callable[[Exception], None], listed: Callable[[], None] = lambda: None
+    ) -> Informer[Metadata]:
+        """The informer of a resource, without selectors. The caller runs it, as every other user does."""
+        informer = self._informers.get(resource)
+        if informer is None:
+            informer = SharedInformer(self._client, decoding.metadata(resource), clock=self._clock)
+            self._informers[resource] = informer
+        informer.add_user(troubled, listed)
+        return informer
 
 
 class InformerSet:

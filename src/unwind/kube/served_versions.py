@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.concurrency import unless
-from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
-from unwind.kube.informers import Informer
 from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
+    from unwind.kube.informers import Informer
 
 _RETRY = Backoff(first=0.2, limit=30.0)
 
@@ -36,20 +35,18 @@ class ServedVersions:
         clock: Clock,
         troubled: Callable[[Exception], None],
         found: Callable[[Resource | None], None],
-        crds: Informer[Metadata] | None = None,
+        crds: Informer[Metadata],
     ) -> None:
         """`known`: the same kind in its versions, the best first. `found` is told the one that is served, or None where
-        there is none, whenever it may have changed. `crds`: a shared informer, which the caller runs."""
+        there is none, whenever it may have changed. `crds`: a shared informer of
+        the CRDs."""
         self._client = client
         self._known = tuple(known)
         self._crd = f"{known[0].plural}.{known[0].group}"
         self._clock = clock
         self._troubled = troubled
         self._found = found
-        self._shared = crds is not None
-        self._crds: Informer[Metadata] = crds or Informer(
-            client, decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS), clock=clock, troubled=troubled
-        )
+        self._crds = crds
         self._crds.subscribe(self._crd_changed)
         self._wake = asyncio.Event()
         self._chance = JITTER
@@ -57,8 +54,7 @@ class ServedVersions:
     async def run(self) -> None:
         """Follow it, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if not self._shared:
-                tasks.create_task(self._crds.run())
+            tasks.create_task(self._crds.run())
             await self._crds.until_synced()
             failures = 0
             while True:

@@ -82,7 +82,7 @@ class Shared:
 
     def __init__(self, context: ManagerContext) -> None:
         client, namespace, program = context.client, context.namespace, shutil.which("helm")
-        self.caches = AddonCaches(client, metrics=context.metrics)
+        self.caches = AddonCaches(client, informers=context.informers, metrics=context.metrics)
         """Clusters, Teardowns, Secrets, profiles and ClusterSummaries."""
         self.keys = RecordKeys(client, namespace=namespace)
         """The keys by which the manager recognizes its own Teardowns."""
@@ -132,9 +132,10 @@ class Shared:
             metrics=context.metrics,
             segments=context.segments,
             answering=context.answering,
+            informers=context.informers,
         )
         """The registration with Cluster API, and whether the gate is armed."""
-        self.karmada_caches = KarmadaCaches(client, metrics=context.metrics)
+        self.karmada_caches = KarmadaCaches(client, informers=context.informers, metrics=context.metrics)
         """Karmada's Clusters and Works."""
 
 
@@ -164,6 +165,7 @@ def external(context: ManagerContext, shared: Shared) -> Components:
         measures=DeletionMetrics(context.registry),
         metrics=context.metrics,
         policy=context.policy,
+        informers=context.informers,
     )
     return Components(controllers=(controller,))
 
@@ -348,7 +350,7 @@ def protection(context: ManagerContext) -> Components:
     )
     if not on:
         return Components(controllers=(controller,))
-    caches = ProtectionCaches(client, metrics=context.metrics)
+    caches = ProtectionCaches(client, informers=context.informers, metrics=context.metrics)
     webhook = ProtectionWebhook(
         counts=caches.counts,
         guards=caches.guards,

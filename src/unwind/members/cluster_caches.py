@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.meta import ObjectMeta
-from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
 from unwind.api.sveltos import SVELTOS_CLUSTERS, ClusterType, SveltosCluster
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.clock import SYSTEM
@@ -17,7 +17,7 @@ from unwind.kube import decoding
 from unwind.kube.cache import Change
 from unwind.kube.decoding import Key, View
 from unwind.kube.errors import NotFoundError
-from unwind.kube.informers import Informer, InformerSet
+from unwind.kube.informers import Informer, InformerFactory, InformerSet
 from unwind.kube.served_versions import ServedVersions
 from unwind.members import targets
 from unwind.members.targets import ClusterKey
@@ -39,14 +39,25 @@ class CapiClusters:
     """Cluster API's Clusters, watched in the served version; the kind may not exist."""
 
     def __init__(
-        self, client: Client, *, clock: Clock, troubled: Callable[[Exception], None], listed: Callable[[], None]
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory,
+        clock: Clock,
+        troubled: Callable[[Exception], None],
+        listed: Callable[[], None],
     ) -> None:
         self._client = client
         self._clock = clock
         self._troubled = troubled
         self._listed = listed
         self._versions = ServedVersions(
-            client, (CLUSTERS, CLUSTERS_V1BETA1), clock=clock, troubled=troubled, found=self._found
+            client,
+            (CLUSTERS, CLUSTERS_V1BETA1),
+            clock=clock,
+            troubled=troubled,
+            found=self._found,
+            crds=informers.metadata(CUSTOM_RESOURCE_DEFINITIONS, troubled=troubled),
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._following: asyncio.Task[None] | None = None
@@ -132,7 +143,8 @@ T = TypeVar("T")
 class ClusterCaches(InformerSet):
     """The informers that all controllers of clusters share."""
 
-    def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
+        """`informers`: those that the process shares."""
         super().__init__()
         self._client = client
         self._followers: list[Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]] = []
@@ -156,7 +168,13 @@ class ClusterCaches(InformerSet):
             troubled=self._troubled(TEARDOWNS),
             listed=self._listed,
         )
-        self.clusters = CapiClusters(client, clock=clock, troubled=self._troubled(CLUSTERS), listed=self._listed)
+        self.clusters = CapiClusters(
+            client,
+            informers=informers or InformerFactory(client, clock=clock),
+            clock=clock,
+            troubled=self._troubled(CLUSTERS),
+            listed=self._listed,
+        )
         # Their data is read when it is needed; here only changes matter.
         self.sources = {
             resource.kind: self._informer(client, decoding.metadata(resource), clock)

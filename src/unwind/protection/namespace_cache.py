@@ -15,7 +15,7 @@ from unwind.clock import SYSTEM
 from unwind.kube import decoding
 from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Key, Stamp, View
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.served_versions import ServedVersions
 from unwind.protection import subjects
 from unwind.protection.kinds import KINDS
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.decoding import Metadata
     from unwind.kube.metrics import Metrics
     from unwind.protection.kinds import ProtectedKind
     from unwind.protection.subjects import LabelledObject
@@ -217,18 +216,18 @@ class ProtectedObjects:
     """The labelled objects of every namespaced kind with its own policy."""
 
     def __init__(
-        self, client: Client, *, clock: Clock, troubled: Callable[[Resource], Callable[[Exception], None]]
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory,
+        clock: Clock,
+        troubled: Callable[[Resource], Callable[[Exception], None]],
     ) -> None:
         self._client = client
         self._clock = clock
         self._troubled = troubled
         self._informers: dict[ProtectedKind, Informer[LabelledObject]] = {}
-        self._crds: Informer[Metadata] = Informer(
-            client,
-            decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
-            clock=clock,
-            troubled=troubled(CUSTOM_RESOURCE_DEFINITIONS),
-        )
+        self._crds = informers.metadata(CUSTOM_RESOURCE_DEFINITIONS, troubled=troubled(CUSTOM_RESOURCE_DEFINITIONS))
         self._versions: list[ServedVersions] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._following: dict[ProtectedKind, asyncio.Task[None]] = {}
@@ -309,10 +308,19 @@ class ProtectionCaches:
 
     name = "protection's caches"
 
-    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory | None = None,
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`informers`: those that the process shares."""
+        informers = informers or InformerFactory(client, clock=clock)
         self._troubles: dict[Resource, str] = {}
         self.counts = PodAndClaimCounts(client, clock=clock, troubled=self._troubled)
-        self.guards = ProtectedObjects(client, clock=clock, troubled=self._troubled)
+        self.guards = ProtectedObjects(client, informers=informers, clock=clock, troubled=self._troubled)
         if metrics:
             for informer in self.counts.informers:
                 metrics.informer(informer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from datetime import timedelta
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 from unwind.api.annotation_values import DeletePolicy
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import ServerClock
-from unwind.components import ManagerContext, Role
+from unwind.components import FEATURE, ManagerContext, Role
 from unwind.external.member_ends import MemberEnds
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
+from unwind.kube.informers import Informer
 from unwind.kube.metrics import Metrics
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import components
@@ -44,7 +46,7 @@ def wired(client: Client) -> list[Components]:
             client=client,
             namespace="home",
             roles=(Role.CONTROLLERS,),
-            features={},
+            features={FEATURE: True},
             registry=registry,
             metrics=Metrics(registry),
             shards=cast("Any", Shards()),
@@ -70,6 +72,18 @@ def test_all_controllers_use_the_same_members_inventories_and_plugins() -> None:
     assert {item.members for item in deps} == {members}
     assert {item.external_ends for item in deps} == {ends}
     assert len({id(item.plugins) for item in deps}) == 1
+
+
+def test_no_resource_of_the_management_cluster_is_watched_twice() -> None:
+    found = wired(Objects(resources=()).client)
+    everything = reachable([controller for share in found for controller in (*share.controllers, *share.serving)])
+    watched = Counter(
+        (item.view.resource.plural, item._namespace, item._labels, item._fields)
+        for item in everything
+        if isinstance(item, Informer)
+    )
+    assert {"customresourcedefinitions", "namespaces"} <= {plural for plural, *_ in watched}
+    assert [what for what, times in watched.items() if times > 1] == []
 
 
 def reachable(roots: list[Any]) -> list[Any]:
