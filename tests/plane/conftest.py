@@ -9,10 +9,12 @@ import pytest_asyncio
 
 from tests.plane.support.helm_steps import Step, serving, stepping
 from tests.plane.support.requested_deletions import Command, Room
+from unwind.local.pods.agent import PodAgent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from image.build import Image
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
 
@@ -22,6 +24,13 @@ async def repository() -> AsyncIterator[ChartRepository]:
     """A server with the charts of `helm_steps`."""
     async with serving() as repository:
         yield repository
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def agent(plane: Plane, image: Image) -> AsyncIterator[PodAgent]:
+    """Nodes of the management cluster that run Pods of our image for real."""
+    async with PodAgent(plane.management, {"unwind": image.archive}) as agent:
+        yield agent
 
 
 @pytest_asyncio.fixture(loop_scope="session")

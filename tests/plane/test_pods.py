@@ -11,32 +11,27 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from unwind.api.resources import DEPLOYMENTS, JOBS, PODS, SERVICES, Resource
-from unwind.kube.object_watch import until_absent, until_true
-from unwind.local.pods.agent import NODE_NAMES, NODE_SELECTOR, TOLERATIONS, PodAgent
+from tests.plane.support.real_pods import LABELS, manager_deployment, new_object, pod_template
+from unwind.api.names import NAME_LABEL
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, SECRETS, SERVICES
+from unwind.kube.object_watch import until, until_absent, until_true
+from unwind.local.pods.agent import NODE_NAMES
+from unwind.local.pods.services import ENDPOINT_SLICES
 from unwind.server.manager_names import MANAGER
 from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from image.build import Image
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+    from unwind.local.pods.agent import PodAgent
 
 # The first build of the image downloads packages and compiles helm.
 pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the files of an image"),
 ]
-ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
-LABELS = {"app": "unwind"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def agent(plane: Plane, image: Image) -> AsyncIterator[PodAgent]:
-    async with PodAgent(plane.management, {"unwind": image.archive}) as agent:
-        yield agent
 
 
 class Workshop:
@@ -47,7 +42,7 @@ class Workshop:
         self.agent = agent
         self.namespace = namespace
 
-    async def pods(self, labels: str = "app=unwind") -> list[Object]:
+    async def pods(self, labels: str = f"{NAME_LABEL}=unwind") -> list[Object]:
         return await self.client.list(PODS, namespace=self.namespace, labels=labels)
 
     async def ready_pods(self, count: int, image: str = "") -> list[Object]:
@@ -62,8 +57,8 @@ class Workshop:
 
     async def job(self, name: str, *args: str, **container: Any) -> Object:
         """Run a Job of our image, and return its Pod when the Job has ended."""
-        spec = {"backoffLimit": 0, "template": _template({"name": "job", "args": list(args), **container}, "Never")}
-        await self.client.create(JOBS, _object(JOBS, name, self.namespace, spec))
+        spec = {"backoffLimit": 0, "template": pod_template({"name": "job", "args": list(args), **container}, "Never")}
+        await self.client.create(JOBS, new_object(JOBS, name, self.namespace, spec))
 
         async def ended() -> bool:
             status = (await self.client.get(JOBS, name, namespace=self.namespace)).get("status", {})
@@ -93,8 +88,8 @@ async def test_replicas_of_the_manager_run_and_are_replaced_by_an_update(worksho
     client, namespace = workshop.client, workshop.namespace
     await manager_connection(client, namespace)
     spec = {"selector": LABELS, "ports": [{"name": "metrics", "port": 80, "targetPort": "metrics"}]}
-    await client.create(SERVICES, _object(SERVICES, "unwind-test", namespace, spec))
-    await client.create(DEPLOYMENTS, _object(DEPLOYMENTS, "unwind", namespace, _manager("unwind:one")))
+    await client.create(SERVICES, new_object(SERVICES, "unwind-test", namespace, spec))
+    await client.create(DEPLOYMENTS, new_object(DEPLOYMENTS, "unwind", namespace, manager_deployment("unwind:one")))
 
     first = await workshop.ready_pods(2, "unwind:one")
     assert {pod["status"]["containerStatuses"][0]["restartCount"] for pod in first} == {0}
@@ -104,7 +99,7 @@ async def test_replicas_of_the_manager_run_and_are_replaced_by_an_update(worksho
     )
     assert answer == b"ok\n"
 
-    change = {"spec": _manager("registry.test/unwind:two")}
+    change = {"spec": manager_deployment("registry.test/unwind:two")}
     await client.patch(DEPLOYMENTS, "unwind", change, namespace=namespace)
     second = await workshop.ready_pods(2, "unwind:two")
     assert {pod["metadata"]["uid"] for pod in first}.isdisjoint(pod["metadata"]["uid"] for pod in second)
@@ -196,9 +191,91 @@ async def test_a_container_has_the_identity_of_its_pod_and_no_rights_on_the_mach
     }
 
 
+READ = """
+import json, os, pathlib, socket
+shown = {str(path): path.read_text() for path in map(pathlib.Path, os.environ["SHOW"].split(","))}
+modes = {path: oct(os.stat(path).st_mode & 0o777) for path in shown}
+print(json.dumps([shown, modes, os.environ["PREFIX_COLOUR"], "LATER" in os.environ]))
+raise SystemExit(7)
+"""
+
+
+async def test_volumes_and_variables_come_from_secrets_config_maps_and_earlier_containers(workshop: Workshop) -> None:
+    client, namespace = workshop.client, workshop.namespace
+    secret = new_object(SECRETS, "key", namespace, {}) | {"stringData": {"key": "secret", "other": "hidden"}}
+    settings = new_object(CONFIG_MAPS, "settings", namespace, {}) | {"data": {"COLOUR": "green"}}
+    for resource, body in ((SECRETS, secret), (CONFIG_MAPS, settings)):
+        del body["spec"]
+        await client.create(resource, body)
+    labels = {"path": "labels", "fieldRef": {"fieldPath": f"metadata.labels['{NAME_LABEL}']"}}
+    volumes = [
+        {
+            "name": "key",
+            "secret": {"secretName": "key", "defaultMode": 0o400, "items": [{"key": "key", "path": "a/key"}]},
+        },
+        {"name": "labels", "downwardAPI": {"items": [labels]}},
+        {"name": "none", "configMap": {"name": "none", "optional": True}},
+        {"name": "work", "emptyDir": {}},
+    ]
+    mounts = [{"name": one["name"], "mountPath": f"/mnt/{one['name']}"} for one in volumes]
+    shown = ("/mnt/key/a/key", "/mnt/labels/labels", "/mnt/work/note")
+    container = {
+        "name": "reads",
+        "command": ["/usr/bin/python3.11", "-c", READ],
+        "volumeMounts": mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "PREFIX_"}],
+        "env": [
+            {"name": "SHOW", "value": ",".join(shown)},
+            {"name": "LATER", "valueFrom": {"secretKeyRef": {"name": "none", "key": "none", "optional": True}}},
+        ],
+    }
+    template = pod_template(container, "Never")
+    writes = "import pathlib; pathlib.Path('/mnt/work/note').write_text('written')"
+    first = {"name": "writes", "command": ["/usr/bin/python3.11", "-c", writes], "volumeMounts": mounts}
+    template["spec"]["volumes"] = volumes
+    template["spec"]["initContainers"] = [template["spec"]["containers"][0] | first]
+    await client.create(PODS, new_object(PODS, "reads", namespace, template["spec"]))
+
+    pod = await until(client, PODS, "reads", _has_ended, "ended", namespace=namespace)
+    assert pod
+    [written], [read] = pod["status"]["initContainerStatuses"], pod["status"]["containerStatuses"]
+    assert written["state"]["terminated"]["exitCode"] == 0
+    ended = read["state"]["terminated"]
+    assert (pod["status"]["phase"], ended["exitCode"]) == ("Failed", 7)
+    contents, modes, colour, later = json.loads(ended["message"])
+    assert contents == dict(zip(shown, ("secret", "unwind", "written"), strict=True))
+    assert modes["/mnt/key/a/key"] == "0o440"
+    assert (colour, later) == ("green", False)
+
+
+def _has_ended(pod: Object | None) -> bool:
+    return ((pod or {}).get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+async def test_a_container_that_is_not_alive_is_restarted_with_back_off(workshop: Workshop) -> None:
+    container = {
+        "name": "stuck",
+        "command": ["/usr/bin/python3.11", "-c", "import time; time.sleep(3600)"],
+        "livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 1, "failureThreshold": 1},
+    }
+    spec = pod_template(container, "Always")["spec"]
+    await workshop.client.create(PODS, new_object(PODS, "stuck", workshop.namespace, spec))
+
+    def backing_off(pod: Object | None) -> bool:
+        [status] = ((pod or {}).get("status") or {}).get("containerStatuses") or [{}]
+        return bool(status.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff")
+
+    pod = await until(workshop.client, PODS, "stuck", backing_off, "in back-off", namespace=workshop.namespace)
+    assert pod
+    [status] = pod["status"]["containerStatuses"]
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGTERM
+
+
 async def test_an_image_that_the_node_does_not_have_is_not_run(workshop: Workshop) -> None:
-    template = _template({"name": "other", "image": "busybox"}, "Always")
-    await workshop.client.create(PODS, _object(PODS, "other", workshop.namespace, template["spec"]))
+    template = pod_template({"name": "other", "image": "busybox"}, "Always")
+    await workshop.client.create(PODS, new_object(PODS, "other", workshop.namespace, template["spec"]))
 
     async def waiting() -> bool:
         pod = await workshop.client.get(PODS, "other", namespace=workshop.namespace)
@@ -210,7 +287,7 @@ async def test_an_image_that_the_node_does_not_have_is_not_run(workshop: Worksho
 
 async def test_other_pods_are_still_simulated(workshop: Workshop) -> None:
     spec = {"containers": [{"name": "other", "image": "busybox"}]}
-    await workshop.client.create(PODS, _object(PODS, "simulated", workshop.namespace, spec))
+    await workshop.client.create(PODS, new_object(PODS, "simulated", workshop.namespace, spec))
     pod = await until_true(workshop.client, PODS, "simulated", "Ready", namespace=workshop.namespace)
     assert pod["spec"]["nodeName"] not in NODE_NAMES
 
@@ -224,53 +301,3 @@ async def _addresses(workshop: Workshop, wanted: set[str]) -> bool:
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def _object(resource: Resource, name: str, namespace: str, spec: Object) -> Object:
-    metadata = {"name": name, "namespace": namespace, "labels": LABELS}
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
-
-
-def _template(container: Object, policy: str) -> Object:
-    security = {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
-    spec = {
-        "restartPolicy": policy,
-        "nodeSelector": NODE_SELECTOR,
-        "tolerations": TOLERATIONS,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532},
-        "containers": [{"image": "unwind", "securityContext": security, "volumeMounts": mounts, **container}],
-        "volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory"}}],
-    }
-    return {"metadata": {"labels": LABELS}, "spec": spec}
-
-
-def _manager(image: str) -> Object:
-    def probe(path: str) -> Object:
-        return {"httpGet": {"path": path, "port": "metrics"}, "periodSeconds": 1, "timeoutSeconds": 5}
-
-    fields = {"POD_IP": "status.podIP", "UNWIND_NAMESPACE": "metadata.namespace"}
-    env: list[Object] = [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
-    ]
-    # All Pods have the network of the machine: each listens on its own address.
-    env += [
-        {"name": "UNWIND_LISTEN", "value": "$(POD_IP):9443"},
-        {"name": "UNWIND_METRICS_LISTEN", "value": "$(POD_IP):8080"},
-    ]
-    container = {
-        "name": "manager",
-        "image": image,
-        "env": env,
-        "ports": [{"name": "https", "containerPort": 9443}, {"name": "metrics", "containerPort": 8080}],
-        "startupProbe": probe("/healthz") | {"failureThreshold": 60},
-        "readinessProbe": probe("/readyz"),
-        "livenessProbe": probe("/healthz"),
-    }
-    template = _template(container, "Always")
-    template["spec"]["serviceAccountName"] = MANAGER
-    return {"replicas": 2, "selector": {"matchLabels": LABELS}, "template": template}

@@ -31,6 +31,8 @@ USER = "capi-manager"
 _INSTALLING_AT_ONCE = 4
 _ATTEMPTS = 3
 _STARTING = 60.0
+# Mounts a hosts file in a mount namespace of its own, and becomes the program that follows.
+_WITH_HOSTS = ("unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /etc/hosts; exec "$@"')
 
 
 class ClusterApi:
@@ -47,14 +49,19 @@ class ClusterApi:
         program: Path,
         crds: Path,
         rate_limited: bool = False,
+        hosts: Path | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rate_limited`: reconcile each object at most once a second, as installations do; setup then takes 4 s."""
+        """`rate_limited`: reconcile each object at most once a second, as installations do; setup then takes 4 s.
+
+        `hosts`: a hosts file, by which the manager finds Services; needs root.
+        """
         self.daemon: Daemon | None = None
         self._management = management
         self._program = program
         self._crds = crds
         self._rate_limited = rate_limited
+        self._hosts = hosts
         self._changed = changed
         self._ports: list[Port] = []
 
@@ -122,15 +129,16 @@ class ClusterApi:
 
     def _manager(self, *, health: Port, webhooks: Port) -> Daemon:
         management = self._management
+        argv = manager(
+            self._program,
+            management.files,
+            health=health.number,
+            webhooks=webhooks.number,
+            rate_limited=self._rate_limited,
+        )
         return Daemon(
             USER,
-            manager(
-                self._program,
-                management.files,
-                health=health.number,
-                webhooks=webhooks.number,
-                rate_limited=self._rate_limited,
-            ),
+            [*_WITH_HOSTS, str(self._hosts), *argv] if self._hosts else argv,
             log=management.files.log(USER),
             ready=lambda: well(f"http://127.0.0.1:{health}/readyz"),
             directory=management.files.directory,

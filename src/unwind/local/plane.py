@@ -163,7 +163,11 @@ class Plane:
             began = time.monotonic()
             box, tool = self._toolbox, tools.CLUSTER_API_MANAGER
             self.cluster_api = ClusterApi(
-                self.management, program=box.program(tool), crds=box.assets_of(tool), changed=self._save
+                self.management,
+                program=box.program(tool),
+                crds=box.assets_of(tool),
+                hosts=self._agent.hosts if self._agent else None,
+                changed=self._save,
             )
             await self.cluster_api.start()
             self._run(self.provider.run(self.management), name="simulated Cluster API providers")

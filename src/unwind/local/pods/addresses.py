@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
-from itertools import count
+from itertools import cycle
 from typing import Self
 
 from unwind.errors import UnwindError
@@ -18,7 +18,8 @@ class Addresses:
 
     def __init__(self) -> None:
         self._range = ""
-        self._next = count()
+        self._turn = cycle(range(2, 255))
+        self._used: set[str] = set()
 
     def __enter__(self) -> Self:
         said = ""
@@ -42,8 +43,17 @@ class Addresses:
         return f"{self._range}.1"
 
     def take(self) -> str:
-        """The address for another Pod. It is used again after 250 others."""
-        return f"{self._range}.{next(self._next) % 250 + 2}"
+        """An address for another Pod or Service; those that were freed last are used last."""
+        for _ in range(253):
+            address = f"{self._range}.{next(self._turn)}"
+            if address not in self._used:
+                self._used.add(address)
+                return address
+        raise UnwindError(f"all addresses of {self._range}.0/24 are in use", remedy="delete some Pods")
+
+    def free(self, address: str) -> None:
+        """Allow the address to be used again."""
+        self._used.discard(address)
 
 
 def _ip(verb: str, prefix: str) -> subprocess.CompletedProcess[str]:

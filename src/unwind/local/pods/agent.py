@@ -23,6 +23,7 @@ from unwind.local.pods import images
 from unwind.local.pods.addresses import Addresses
 from unwind.local.pods.container import now
 from unwind.local.pods.pod import PodRunner
+from unwind.local.pods.services import ServiceProxy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +64,8 @@ class PodAgent:
         self._client = Client(cluster.connection(USER, groups=ALL_RIGHTS), user_agent="node-agent")
         self._tasks: set[asyncio.Task[None]] = set()
         self._directory = cluster.files.directory / "pods"
+        self.hosts = self._directory / "hosts"
+        """A hosts file with the Services of the cluster."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -82,6 +85,8 @@ class PodAgent:
         self._addresses.__enter__()
         await self._client.__aenter__()
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._start(ServiceProxy(self._client, self._addresses, self.hosts).run(), "services")
             for name in NODE_NAMES:
                 await self._register(name)
             self._start(self._renew(), "node leases")
@@ -141,6 +146,7 @@ class PodAgent:
             await runner.run()
         finally:
             self.runners.pop(runner.pod["metadata"]["uid"], None)
+            self._addresses.free(runner.ip)
 
     def _new_runner(self, pod: Object) -> PodRunner:
         port = str(self._cluster.port)
@@ -154,6 +160,7 @@ class PodAgent:
                 "KUBERNETES_SERVICE_PORT": port,
                 "KUBERNETES_SERVICE_PORT_HTTPS": port,
             },
+            hosts=self.hosts,
             ip=self._addresses.take(),
             host_ip=self._addresses.node,
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _STEADY = 60.0
 _RETRY = 0.5
+_POLL = 0.02
 _MESSAGE_BYTES = 4096
 _LOG_BYTES, _LOG_LINES = 2048, 80
 
@@ -95,6 +96,8 @@ class Container:
                 if pause := self.spec.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds"):
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._gone(process), pause)
+                while self.process is process and process.pid is None:  # noqa: ASYNC110 - it is being prepared
+                    await asyncio.sleep(_POLL)
                 process.send(signal.SIGTERM)
                 await self._gone(process)
         if self.process is process:
@@ -102,7 +105,7 @@ class Container:
 
     async def _gone(self, process: ContainerProcess) -> None:
         while self.process is process:  # noqa: ASYNC110 - two tasks may wait, and one reaps
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_POLL)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unwind import logs
@@ -37,6 +36,7 @@ class PodRunner:
         directory: Path,
         find_image: Callable[[str], Image | None],
         variables: dict[str, str],
+        hosts: Path,
         ip: str,
         host_ip: str,
     ) -> None:
@@ -45,6 +45,7 @@ class PodRunner:
         self.ip = ip
         self.directory = directory
         self._client = client
+        self._hosts = hosts
         self._host_ip = host_ip
         self._since = now()
         self._phase = "Pending"
@@ -125,7 +126,7 @@ class PodRunner:
     async def _mounts(self, container: Container) -> list[Mount]:
         group = (self.pod["spec"].get("securityContext") or {}).get("fsGroup")
         volumes = {one["name"]: one for one in self.pod["spec"].get("volumes") or ()}
-        mounts = [Mount(self._hosts(), "/etc/hosts"), Mount(self._resolver(), "/etc/resolv.conf")]
+        mounts = [Mount(self._hosts, "/etc/hosts"), Mount(self._resolver(), "/etc/resolv.conf")]
         for mount in container.spec.get("volumeMounts") or ():
             volume = volumes[mount["name"]]
             source = await self._sources.write(volume, self.directory / "volumes", group=group)
@@ -134,11 +135,6 @@ class PodRunner:
             read_only = mount.get("readOnly", False) or "emptyDir" not in volume
             mounts.append(Mount(source, mount["mountPath"], read_only=read_only))
         return mounts
-
-    def _hosts(self) -> Path:
-        path = self.directory / "hosts"
-        path.write_text(f"127.0.0.1 localhost\n{self.ip} {self.pod['metadata']['name']}\n")
-        return path
 
     def _resolver(self) -> Path:
         path = self.directory / "resolv.conf"
@@ -218,8 +214,6 @@ class PodRunner:
         shutil.rmtree(self.directory / "volumes", ignore_errors=True)
         for root in self.directory.glob("*.root"):
             shutil.rmtree(root, ignore_errors=True)
-        with suppress(FileNotFoundError):
-            (self.directory / "hosts").unlink()
 
 
 def _statuses(pod: Object) -> Iterable[Object]:

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_PREPARED = "prepared"
 _DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 
 
@@ -85,6 +85,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
             yield _line("mount", "-o", "remount,ro", root)
         groups = ",".join(str(group) for group in self.groups)
         chroot = (_program("chroot"), f"--userspec={self.user}:{self.group}", f"--groups={groups}", root)
+        yield f": > {shlex.quote(str(directory / _PREPARED))}"
         yield _line(_program("setpriv"), "--no-new-privs", *chroot, *self.argv) + " &"
         yield "wait $!"
 
@@ -97,7 +98,7 @@ class ContainerProcess:
             shutil.rmtree(directory)
         for part in ("root", "upper", "work"):
             (directory / part).mkdir(parents=True)
-        self.since = time.time()
+        self._prepared = directory / _PREPARED
         # When the first process of a PID namespace ends, the kernel kills all others.
         argv = [_program("unshare"), "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=KILL"]
         with log.open("ab") as output:
@@ -114,7 +115,9 @@ class ContainerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that the container runs; None if there is none."""
+        """The process that the container runs; None if there is none yet, or any more."""
+        if not self._prepared.exists():
+            return None  # the shell still runs other programs
         pid: int | None = self._popen.pid
         for _ in ("the shell", "its child"):
             pid = _child(pid) if pid else None
