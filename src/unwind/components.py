@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from unwind.api.features import ALL
 from unwind.kube.informers import InformerFactory
 from unwind.server.answering import Answering
 from unwind.server.path_segments import Segments
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from unwind.api.annotation_values import DeletePolicy
+    from unwind.api.features import Features
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 # Which of the two ways decides about deletions, and what may be read for it (values only).
 
-FEATURE = "ResourcesDeletionProtection"
+PROTECTION_GATE = "ResourcesDeletionProtection"
 """The feature gate that all of it is behind."""
 
 
@@ -89,7 +91,8 @@ class ManagerContext:
         client: Client,
         namespace: str,
         roles: Sequence[Role],
-        features: Mapping[str, bool],
+        feature_gates: Mapping[str, bool],
+        features: Features = ALL,
         registry: CollectorRegistry,
         metrics: Metrics,
         shards: Shards,
@@ -109,6 +112,8 @@ class ManagerContext:
         """The namespace that Unwind is installed in."""
         self.roles = roles
         self.features = features
+        """The features that run."""
+        self.feature_gates = feature_gates
         self.registry = registry
         self.metrics = metrics
         self.shards = shards

@@ -16,7 +16,7 @@ from unwind.api.hooks import Hook
 from unwind.api.resources import Resource
 from unwind.kube import object_watch
 from unwind.local import capi, stubs
-from unwind.manager.feature_gates import FEATURES
+from unwind.manager.feature_gates import FEATURE_GATES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +168,7 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_over_two_minor_ve
     package(tmp_path)
     asked = Asked(tmp_path / "asked")
     hooks = {hook.value for hook in Hook}
-    gates = ",".join(f"{feature.name}=true" for feature in FEATURES if feature.name in hooks)
+    gates = ",".join(f"{feature.name}=true" for feature in FEATURE_GATES if feature.name in hooks)
     ground.plane.provider.upgrading = 1.0
     await have_workers(scene.client)
     await scene.add_on("web")

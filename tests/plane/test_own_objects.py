@@ -92,7 +92,7 @@ class OwnObjectsScene:
         self.kubeconfigs: dict[str, Path] = {}
 
     async def begin(self) -> None:
-        await install(self.client, Setting(url="https://127.0.0.1:1"))
+        await install(self.client, Setting(url="https://127.0.0.1:1"), accept_shadowing=True)
         for resource, obj in (
             (INVENTORIES, inventory(RECORD)),
             (LEASES, lease(LEASE)),

@@ -49,7 +49,7 @@ async def installed(plane: Plane) -> None:
     """Unwind with all of its policies, and each of them in effect."""
     client = plane.management.client
     await karmada_members.install(client)
-    await install(client, Setting())
+    await install(client, Setting(), accept_shadowing=True)
     policies = {
         manifest["metadata"]["name"]
         for contribution in REGISTER

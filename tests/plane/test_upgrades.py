@@ -9,11 +9,16 @@ import pytest
 import yaml
 
 from tests.plane.support.commands import command
+from tests.plane.support.objects import absent
+from unwind.api.features import ALL, written
 from unwind.api.names import INSTALL_FIELD_MANAGER
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
+from unwind.api.rights import HOME, Setting
 from unwind.install.install import established
 from unwind.install.manifests import resource_of
+from unwind.install.obsolete import retired
 from unwind.kube.object_watch import until
+from unwind.server.manager_names import REGISTRATION
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
@@ -34,7 +39,11 @@ async def test_a_release_is_upgraded_by_install(release: Path, fresh_member: Loc
         if resource == CUSTOM_RESOURCE_DEFINITIONS:
             await until(client, resource, name, lambda it: it is not None and established(it), "established")
 
-    first = await command(fresh_member, "install")
+    first = await command(fresh_member, "install", features="")
     assert first.code == 0, first.err
-    second = await command(fresh_member, "install")
+    registration = await client.get(CONFIG_MAPS, REGISTRATION, namespace=HOME)
+    assert registration["data"]["features"] == written(ALL), "what was installed stays"
+    for manifest in retired(Setting()):
+        assert await absent(client, resource_of(manifest), manifest["metadata"]["name"])
+    second = await command(fresh_member, "install", features="")
     assert set(second.counts) == {"unchanged", "left out"}, "one run upgrades everything"

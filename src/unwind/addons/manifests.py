@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.api import capi, names, sveltos
 from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
+from unwind.api.features import Feature
 from unwind.api.resources import (
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.server.manager_names import MANAGER, granted, webhook
+from unwind.server.manager_names import MANAGER, webhook
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -97,6 +96,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
 
 SUMMARIES = Contribution(
     name="summaries",
+    features=frozenset({Feature.ADDONS}),
     kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
     manifests=_manifests,
 )
@@ -125,8 +125,6 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
     """The webhook configuration that checks a profile when its dependsOn changes."""
     name = profile_rules(setting.namespace)
     kind = VALIDATING_WEBHOOK_CONFIGURATIONS
-    # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
-    right = Right(kind.group, (kind.plural,), (*READ, "create", "patch"), (name,))
     asking = {
         "name": "profiles.addons.unwind.dev",
         "clientConfig": webhook(setting, PROFILES_PATH),
@@ -154,27 +152,68 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
         "admissionReviewVersions": ["v1"],
         "timeoutSeconds": 5,
     }
-    return [
-        *granted(setting, f"{MANAGER}-profiles", rules=[right.rule()]),
-        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [asking]},
-    ]
+    return [{"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [asking]}]
+
+
+def _own_webhook(setting: Setting) -> list[Right]:
+    kind = VALIDATING_WEBHOOK_CONFIGURATIONS
+    # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
+    names = (profile_rules(setting.namespace),)
+    why = "Registers its own webhook, and writes the CA bundle."
+    return [Right(kind.group, (kind.plural,), (*READ, "create", "patch"), names, why=why)]
 
 
 ADDONS = Contribution(
     name="addons",
+    features=frozenset({Feature.ADDONS}),
     everywhere=(
-        Right(sveltos.CONFIG_GROUP, ("clusterprofiles", "profiles"), (*READ, "patch")),
-        Right(sveltos.CONFIG_GROUP, ("clusterprofiles/status", "profiles/status"), ("patch",)),
-        Right(sveltos.CONFIG_GROUP, ("clustersummaries",), (*READ, "create", "patch", "delete")),
-        Right(sveltos.CONFIG_GROUP, ("clusterconfigurations",), ("get", "create", "delete")),
-        Right(sveltos.CONFIG_GROUP, ("clustersummaries/status", "clusterconfigurations/status"), ("patch",)),
-        Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ),
-        Right(capi.CLUSTERS.group, ("clusters",), READ),
-        # These hold the manifests to deploy and the kubeconfigs of clusters.
-        Right("", ("configmaps", "secrets"), READ),
-        # Our finalizer keeps a kubeconfig until everything on its cluster is removed.
-        Right("", ("secrets",), ("patch",)),
+        Right(
+            sveltos.CONFIG_GROUP,
+            ("clusterprofiles", "profiles"),
+            (*READ, "patch"),
+            why="Watches profiles, and sets its finalizer.",
+        ),
+        Right(
+            sveltos.CONFIG_GROUP,
+            ("clusterprofiles/status", "profiles/status"),
+            ("patch",),
+            why="Reports the clusters that a profile matches.",
+        ),
+        Right(
+            sveltos.CONFIG_GROUP,
+            ("clustersummaries",),
+            (*READ, "create", "patch", "delete"),
+            why="Creates a ClusterSummary for each profile and cluster, and deletes it when the profile is withdrawn.",
+        ),
+        Right(
+            sveltos.CONFIG_GROUP,
+            ("clusterconfigurations",),
+            ("get", "create", "delete"),
+            why="Lists what is deployed on a cluster.",
+        ),
+        Right(
+            sveltos.CONFIG_GROUP,
+            ("clustersummaries/status", "clusterconfigurations/status"),
+            ("patch",),
+            why="Reports what is deployed.",
+        ),
+        Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ, why="Watches the clusters that profiles match."),
+        Right(capi.CLUSTERS.group, ("clusters",), READ, why="Watches the clusters that profiles match."),
+        Right(
+            "",
+            ("configmaps", "secrets"),
+            READ,
+            why="Profiles name the ConfigMaps and Secrets with the manifests to deploy, in any namespace. The Secret"
+            " with the kubeconfig of a cluster is in the namespace of the cluster.",
+        ),
+        Right(
+            "",
+            ("secrets",),
+            ("patch",),
+            why="Its finalizer keeps a kubeconfig until everything on its cluster is removed.",
+        ),
     ),
-    kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS),
+    everywhere_by_name=_own_webhook,
+    kinds=(VALIDATING_WEBHOOK_CONFIGURATIONS,),
     manifests=_admission,
 )

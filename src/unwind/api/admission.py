@@ -173,7 +173,12 @@ def _answer(asked: Asked, answer: _Answer) -> bytes:
 
 Object = dict[str, Any]
 
-MANAGE = Right(unwind.GROUP, (unwind.TEARDOWNS.plural,), ("manage",))
+MANAGE = Right(
+    unwind.GROUP,
+    (unwind.TEARDOWNS.plural,),
+    ("manage",),
+    why="A verb of Unwind's own, by which its admission policies recognise the manager. It is sent in no request.",
+)
 """The custom verb that makes a user the manager. Only the manager's role grants it."""
 BY_MANAGER = f"authorizer.group('{unwind.GROUP}').resource('{unwind.TEARDOWNS.plural}').check('manage').allowed()"
 """CEL: whether the request comes from a manager. Several managers may share a cluster, so no user name is compared.

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from unwind.api import features
+from unwind.api.features import Features
 from unwind.api.meta import LabelSelector
 from unwind.api.resources import Resource
 from unwind.api.workload import Workload
@@ -24,6 +26,8 @@ class Right(msgspec.Struct, frozen=True):
     verbs: tuple[str, ...]
     names: tuple[str, ...] = ()
     """Restricts the rule to objects with these names; empty allows all."""
+    why: str = ""
+    """What the manager needs the rule for, in one sentence, for docs/reference/rights.md."""
 
     def rule(self) -> dict[str, Any]:
         rule: dict[str, Any] = {
@@ -38,6 +42,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The options of an installation."""
 
     namespace: str = HOME
+    features: Features = features.ALL
+    """What is installed besides the kinds of Unwind."""
     url: str | None = None
     """URL of the manager if it runs outside the cluster. Webhooks and extensions are registered with it."""
     namespace_selector: LabelSelector = LabelSelector()
@@ -58,12 +64,20 @@ def nothing_else(_: Setting) -> list[dict[str, Any]]:
     return []
 
 
+def no_rights(_: Setting) -> list[Right]:
+    return []
+
+
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """What one component of Unwind needs: RBAC rules for the manager, and objects."""
 
     name: str
+    features: Features = frozenset()
+    """It is installed with any of these features; always if there are none."""
     everywhere: tuple[Right, ...] = ()
     """Cluster-wide rules."""
+    everywhere_by_name: Callable[[Setting], list[Right]] = no_rights
+    """Cluster-wide rules for objects whose names depend on the installation."""
     at_home: tuple[Right, ...] = ()
     """Rules in Unwind's namespace only."""
     kinds: tuple[Resource, ...] = ()
@@ -74,3 +88,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Objects besides RBAC: a Service, webhooks, an ExtensionConfig."""
     later: Callable[[Setting], list[dict[str, Any]]] = nothing_else
     """Objects that the manager creates at run time. Install does not write them; uninstall deletes them."""
+
+    def belongs(self, setting: Setting) -> bool:
+        """Whether it is part of an installation."""
+        return not self.features or bool(self.features & setting.features)

@@ -60,16 +60,18 @@ async def clean(
     teardown: Teardown,
     target: ClusterTarget,
     successor: Cluster | None = None,
+    *,
+    with_credentials: bool,
 ) -> None:
     """Delete what the teardown no longer needs. Idempotent, so it can run again after a crash.
 
-    `successor`: a new cluster with the target's name.
+    `successor`: a new cluster with the target's name. `with_credentials`: remove our finalizer from them.
     """
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     chunks = await inventories.owned(step.object.uid for step in steps)
     await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
-    if teardown.phase is Phase.MOVED:
-        return  # the credentials belong to a cluster that exists
+    if not with_credentials or teardown.phase is Phase.MOVED:
+        return  # after a move, the credentials belong to a cluster that exists
     if await _secret_of(client, target, successor):
         await credentials.let_go(client, target)
 
@@ -132,10 +134,13 @@ class ClusterTeardownController(Controller[Key]):
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
+        with_credentials: bool = True,
     ) -> None:
-        """`sources`: the step sources of a cluster. `keep`: how long the record is kept."""
+        """`sources`: the step sources of a cluster. `keep`: how long the record is kept. `with_credentials`: a feature
+        deploys to clusters, so that their credentials may have our finalizer."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
+        self._with_credentials = with_credentials
         self._deps = deps
         self._teardowns = caches.teardowns
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
@@ -249,7 +254,7 @@ class ClusterTeardownController(Controller[Key]):
         teardown = await self._teardown(target)
         if teardown.finished:
             self._sources.report(teardown, target)  # in case the process ended before they were told
-            await clean(self._client, self._deps.inventories, teardown, target)
+            await clean(self._client, self._deps.inventories, teardown, target, with_credentials=self._with_credentials)
             return await self._records.retain(key)
         let_go = await self._let_go(target)
         if not target.paused and release.overdue(teardown, now=self._clock.now()):
@@ -323,7 +328,14 @@ class ClusterTeardownController(Controller[Key]):
                 teardown, target, self._deps, self._client, sources=self._sources, moved=moved
             )
         self._moved.discard(uid)
-        await clean(self._client, self._deps.inventories, teardown, target, self._caches.clusters.get(key))
+        await clean(
+            self._client,
+            self._deps.inventories,
+            teardown,
+            target,
+            self._caches.clusters.get(key),
+            with_credentials=self._with_credentials,
+        )
         self._records.cleaned.add(uid)
 
     async def _was_moved(self, key: Key, target: ClusterTarget) -> bool:
@@ -345,7 +357,8 @@ class ClusterTeardownController(Controller[Key]):
         deployed = items(await self._deps.inventories.on(uid))
         if any(item.entry.ledger and item.entry.ledger.reason == Reason.MOVED for item in deployed):
             return True  # recorded before the process ended
-        if secret := await _secret_of(self._client, target, self._caches.clusters.get(key)):
+        successor = self._caches.clusters.get(key)
+        if self._with_credentials and (secret := await _secret_of(self._client, target, successor)):
             return DELETE_FOR_MOVE_ANNOTATION in (secret["metadata"].get("annotations") or {})
         # While anything is deployed, the Secret has our finalizer: it was removed by force. That tells nothing if the
         # teardown ran until now, because then the manager has seen that the Cluster was not paused.

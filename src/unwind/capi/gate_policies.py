@@ -269,11 +269,10 @@ def _not_with_clusters(namespace: str) -> list[Object]:
     return policy_and_binding(namespaces_name(namespace), policy, paramRef=_ALL)
 
 
-def gate_policies(namespace: str) -> list[Object]:
-    """All gate policies except the guard of the ExtensionConfig, which is applied right before the ExtensionConfig."""
-    return [
-        *_unmarked(namespace),
-        *_unmarked_while_held(namespace),
-        *_not_in_foreground(namespace),
-        *_not_with_clusters(namespace),
-    ]
+def gate_policies(namespace: str, *, addons: bool) -> list[Object]:
+    """All gate policies except the guard of the ExtensionConfig, which is applied right before the ExtensionConfig.
+
+    `addons`: ClusterSummaries are installed. A policy with a param kind that is not served refuses every request.
+    """
+    of_addons = [*_not_in_foreground(namespace), *_not_with_clusters(namespace)] if addons else []
+    return [*_unmarked(namespace), *_unmarked_while_held(namespace), *of_addons]

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import capi, karmada, names
+from unwind.api import capi, features, karmada, names
+from unwind.api.features import Feature
 from unwind.api.resources import (
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
     CONFIG_MAPS,
     MUTATING_WEBHOOK_CONFIGURATIONS,
     SECRETS,
@@ -21,13 +20,13 @@ from unwind.capi.gate_policies import annotation, extension_name, gate_policies,
 from unwind.server import path_keys, path_segments
 from unwind.server.manager_names import (
     CERTIFICATE,
+    FEATURES_KEY,
     MANAGER,
     MARK,
     PORT,
     REGISTRATION,
     REGISTRATION_KEY,
     SERVICE,
-    granted,
     webhook,
 )
 
@@ -69,9 +68,11 @@ def _extension(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _remembering(setting: Setting, extension: dict[str, Any]) -> dict[str, Any]:
-    document = msgspec.json.format(msgspec.json.encode(extension), indent=2).decode()
-    return _object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": {REGISTRATION_KEY: document}}
+def _remembering(setting: Setting) -> list[dict[str, Any]]:
+    # Also without Cluster API: it has the address of the manager.
+    document = msgspec.json.format(msgspec.json.encode(_extension(setting)), indent=2).decode()
+    data = {REGISTRATION_KEY: document, FEATURES_KEY: features.written(setting.features)}
+    return [_object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": data}]
 
 
 def _changes(name: str) -> str:
@@ -119,10 +120,11 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
         "resources": [karmada.CLUSTERS.plural],
         "scope": "Cluster",
     }
+    rules = {Feature.CAPI: rule, Feature.KARMADA: members}
     asking = {
         "name": "clusters.gate.unwind.dev",
         "clientConfig": webhook(setting, CLUSTERS_PATH),
-        "rules": [rule, members],
+        "rules": [it for feature, it in rules.items() if feature in setting.features],
         # The API server's defaults are explicit, because the manager compares existing webhooks with this.
         "matchPolicy": "Equivalent",
         "namespaceSelector": {},
@@ -143,24 +145,35 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
     return [_object(kind, name) | {"webhooks": [asking]}]
 
 
-def _manifests(setting: Setting) -> list[dict[str, Any]]:
-    extension = _extension(setting)
-    name, kind = extension["metadata"]["name"], MUTATING_WEBHOOK_CONFIGURATIONS
-    rules = [
-        # The right to write these objects controls clusters, or every write, so it is for our names only.
-        Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), ("patch",), (name,)),
-        Right(kind.group, (kind.plural,), (*READ, "create", "patch"), (cluster_rules(setting.namespace),)),
+def _own_objects(setting: Setting) -> list[Right]:
+    extensions = capi.EXTENSION_CONFIGS
+    return [
+        # The right to write these objects controls clusters, so it is for our name only.
+        Right(
+            extensions.group,
+            (extensions.plural,),
+            ("patch",),
+            (extension_name(setting.namespace),),
+            why="Registers its hooks with Cluster API, and requests their discovery.",
+        ),
     ]
+
+
+def _own_webhook(setting: Setting) -> list[Right]:
+    kind, names = MUTATING_WEBHOOK_CONFIGURATIONS, (cluster_rules(setting.namespace),)
+    # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
+    why = "With `capi` or `karmada`: registers the webhook that records which user deletes a cluster."
+    return [Right(kind.group, (kind.plural,), (*READ, "create", "patch"), names, why=why)]
+
+
+def _manifests(setting: Setting) -> list[dict[str, Any]]:
     # Uninstall uses the reverse order: the ExtensionConfig is deleted while its guard still exists.
     # The prefix of every hook path.
     segment = path_segments.prefix(setting.path_key, path_segments.HOOKS)
     return [
-        *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
-        _remembering(setting, extension),
-        *_asking(setting),
-        *gate_policies(setting.namespace),
+        *gate_policies(setting.namespace, addons=Feature.ADDONS in setting.features),
         *guard(setting.namespace),
-        with_prefix(extension, segment),
+        with_prefix(_extension(setting), segment),
     ]
 
 
@@ -183,30 +196,46 @@ def _object(resource: Resource, name: str, *, namespace: str = "", **metadata: d
 
 GATING = Contribution(
     name="gating",
+    features=frozenset({Feature.CAPI}),
     everywhere=(
-        # A deleted ExtensionConfig is restored; RBAC cannot restrict create by name.
-        Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), (*READ, "create")),
-        # Cluster API selects the namespaces by their labels.
-        Right("", ("namespaces",), READ),
-        # The user who requested the deletion is recorded on the Cluster.
-        Right(capi.CLUSTERS.group, (capi.CLUSTERS.plural,), ("patch",)),
+        Right(
+            capi.EXTENSION_CONFIGS.group,
+            (capi.EXTENSION_CONFIGS.plural,),
+            (*READ, "create"),
+            why="Watches its ExtensionConfig, and restores it if it is deleted; RBAC cannot restrict create by name.",
+        ),
+        Right("", ("namespaces",), READ, why="Cluster API selects the namespaces of its hooks by their labels."),
+        Right(
+            capi.CLUSTERS.group,
+            (capi.CLUSTERS.plural,),
+            (*READ, "patch"),
+            why="Watches Clusters, and records the user who requested the deletion.",
+        ),
     ),
-    at_home=(Right("", ("configmaps",), READ, (REGISTRATION,)),),
-    kinds=(
-        CLUSTER_ROLES,
-        CLUSTER_ROLE_BINDINGS,
-        CONFIG_MAPS,
-        SECRETS,
-        MUTATING_WEBHOOK_CONFIGURATIONS,
-        VALIDATING_ADMISSION_POLICIES,
-        VALIDATING_ADMISSION_POLICY_BINDINGS,
-        *VERSIONS,
-    ),
+    everywhere_by_name=_own_objects,
+    kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, *VERSIONS),
     optional={
         capi.EXTENSION_CONFIGS: "Cluster API is not installed: the manager registers its hooks when it is",
         VALIDATING_ADMISSION_POLICIES: "admission policies are not served: the ExtensionConfig is not guarded",
         VALIDATING_ADMISSION_POLICY_BINDINGS: "admission policies are not served by this API server",
     },
     manifests=_manifests,
+)
+
+ATTRIBUTION = Contribution(
+    name="attribution",
+    features=frozenset({Feature.CAPI, Feature.KARMADA}),
+    everywhere_by_name=_own_webhook,
+    kinds=(MUTATING_WEBHOOK_CONFIGURATIONS,),
+    manifests=_asking,
+)
+"""The webhook that records which user releases or deletes a cluster."""
+
+REGISTERING = Contribution(
+    name="registration",
+    at_home=(Right("", ("configmaps",), READ, why=f"Reads its registration from ConfigMap {REGISTRATION}."),),
+    kinds=(CONFIG_MAPS, SECRETS),
+    manifests=_remembering,
     later=lambda setting: [path_keys.manifest(setting.namespace)],
 )
+"""The ConfigMap with the features and the address of the manager, and the key of its paths."""

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from unwind.api import selectors
 from unwind.api.crds import groups
+from unwind.api.features import DEFAULT, Feature, parse, written
 from unwind.api.rights import HOME, Setting
 from unwind.api.workload import Workload
 from unwind.cli import console
@@ -20,6 +21,7 @@ from unwind.install.manifests import crds as crd_manifests
 from unwind.install.manifests import manifests
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
+from unwind.server.manager_names import recorded_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +39,14 @@ async def install(
         Parameter(help="The image of the manager: install its Deployment. It registers its hooks when it is ready."),
     ] = None,
     replicas: Annotated[int, Parameter(help="The number of replicas, with --image.")] = 2,
+    features: Annotated[
+        str | None,
+        Parameter(
+            env_var="UNWIND_FEATURES",
+            help=f"Comma-separated features: {', '.join(Feature)}; default: those that are installed, or"
+            f" {written(DEFAULT)}. Features that are not listed are removed.",
+        ),
+    ] = None,
     url: Annotated[
         str | None,
         Parameter(help="https://HOST:PORT of a manager that runs outside the cluster."),
@@ -66,6 +76,14 @@ async def install(
     adopt_crds: Annotated[
         bool, Parameter(negative="", help="Add missing fields to CRDs that another system installed.")
     ] = False,
+    accept_shadowing: Annotated[
+        bool,
+        Parameter(
+            env_var="UNWIND_ACCEPT_SHADOWING",
+            negative="",
+            help="Install Karmada's Clusters beside Cluster API's: `kubectl get clusters` then means Karmada's.",
+        ),
+    ] = False,
     rotate_path: Annotated[
         bool,
         Parameter(
@@ -84,8 +102,10 @@ async def install(
     """
     if image and url:
         raise UsageError("--image and --url cannot be used together")
+    chosen = None if features is None else parse(features)
     setting = Setting(
         namespace=namespace,
+        features=DEFAULT if chosen is None else chosen,
         url=url,
         namespace_selector=_selector(namespace_selector),
         hook_settings=pairs("--hook-setting", hook_setting or ()),
@@ -97,8 +117,16 @@ async def install(
         console.show_objects(manifests(setting), output or "yaml")
         return
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-install") as client:
+        if chosen is None and (recorded := await recorded_features(client, namespace)) is not None:
+            setting = msgspec.structs.replace(setting, features=recorded)
         done = await installing.install(
-            client, setting, adopt_crds=adopt_crds, rotate_path=rotate_path, announce=_announce, warn=_warn
+            client,
+            setting,
+            adopt_crds=adopt_crds,
+            accept_shadowing=accept_shadowing,
+            rotate_path=rotate_path,
+            announce=_announce,
+            warn=_warn,
         )
     if output:
         console.show_objects([msgspec.to_builtins(item) for item in done], output)

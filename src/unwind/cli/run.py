@@ -10,12 +10,13 @@ from cyclopts import Parameter
 
 from unwind import logs
 from unwind.api.annotation_values import DeletePolicy
+from unwind.api.features import Feature, parse
 from unwind.api.fields import Unknown
 from unwind.api.rights import HOME
 from unwind.cli.arguments import duration, words
 from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
-from unwind.manager import feature_gates as features
+from unwind.manager import feature_gates as gates
 from unwind.manager import process
 from unwind.manager.process import ManagerOptions
 from unwind.server import listener
@@ -55,6 +56,13 @@ def run(
     roles: Annotated[
         str, Parameter(env_var="UNWIND_ROLES", help="Roles of this process: controllers, serving, or both.")
     ] = "controllers,serving",
+    features: Annotated[
+        str | None,
+        Parameter(
+            env_var="UNWIND_FEATURES",
+            help=f"Comma-separated features to run: {', '.join(Feature)}; default: those that were installed.",
+        ),
+    ] = None,
     feature_gates: Annotated[
         str, Parameter(env_var="UNWIND_FEATURE_GATES", help="Feature gates: NAME=true,NAME=false.")
     ] = "",
@@ -143,7 +151,8 @@ def run(
         metrics_listen=listener.parse_address(metrics_listen, option="--metrics-listen"),
         secure_metrics=secure_metrics,
         roles=_roles(roles),
-        features=features.parse(feature_gates),
+        features=None if features is None else parse(features),
+        feature_gates=gates.parse(feature_gates),
         tls_cert=tls_cert,
         tls_key=tls_key,
         hosts=tuple(words(tls_hosts)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
+from unwind.api.features import Feature
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, Resource
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _USER = f"system:serviceaccount:{HOME}:unwind"
 _MEMBER = "member-1"
+_FEATURES = frozenset({Feature.ADDONS, Feature.CAPI, Feature.PROTECTION})
 # Removing a load balancer takes time.
 _CLOUD_DELAY = 4.0
 _LONG = 90.0
@@ -179,7 +181,7 @@ async def set_up(progress: ProgressListener, announce: Callable[[str], None]) ->
     async with planes.running(shape, announce=announce) as plane:
         port = Port()
         url = f"https://127.0.0.1:{port}"
-        await install(plane.management.client, Setting(url=url))
+        await install(plane.management.client, Setting(url=url, features=_FEATURES))
         port.release()  # for the manager, which listens there
         helm = toolbox.program(tools.HELM).parent
         async with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import names
+from unwind.api.features import Feature
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from unwind.api.rights import READ, Contribution, Right
 from unwind.server.manager_names import MANAGER, granted
@@ -16,19 +17,34 @@ if TYPE_CHECKING:
 def _aggregated(setting: Setting) -> list[dict[str, Any]]:
     """An aggregated ClusterRole with the rules of all roles that carry our label, bound to the manager.
 
-    Only plugins know which kinds stand for external resources, and RBAC has no patterns such as `*.azure.com`: the
-    alternative would be a wildcard rule.
+    Only users know which kinds `unwind delete` may delete, only plugins know which kinds stand for external resources,
+    and RBAC has no patterns such as `*.azure.com`: the alternative would be a wildcard rule.
     """
     # The rules are filled in by Kubernetes' aggregation controller.
     selectors = [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]
-    return granted(setting, f"{MANAGER}-external", aggregationRule={"clusterRoleSelectors": selectors})
+    return granted(
+        setting, f"{MANAGER}-granted:{setting.namespace}", aggregationRule={"clusterRoleSelectors": selectors}
+    )
 
 
 EXTERNAL = Contribution(
     name="external",
-    # Namespaces may carry the default policy for their objects.
-    everywhere=(Right("", ("namespaces",), READ),),
-    # The ledger of kept resources is part of the records.
+    features=frozenset({Feature.EXTERNAL}),
+    everywhere=(
+        Right("", ("namespaces",), READ, why="A namespace may set the delete policy of its objects."),
+        Right("apps", ("deployments",), ("list",), why="Finds out whether the operator of an external system runs."),
+        Right(
+            "",
+            ("secrets",),
+            ("get",),
+            why="An object may name the Secret with the credentials of its external system, in its own namespace.",
+        ),
+    ),
+)
+
+GRANTED = Contribution(
+    name="granted",
     kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
     manifests=_aggregated,
 )
+"""Always installed: requested deletions need such rights, too."""

@@ -15,7 +15,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.unwind import TEARDOWNS
-from unwind.components import FEATURE
+from unwind.components import PROTECTION_GATE
 from unwind.install import rivals
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.protection import manifests, policies
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 POLICY, WEBHOOK, REMOVALS, NOBODY, NOT_KNOWN = "policy", "webhook", "removals", "nobody", "not known"
-_SWITCH = f"unwind run --feature-gates {FEATURE}=true"
+_SWITCH = f"unwind run --feature-gates {PROTECTION_GATE}=true"
 
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ async def _missing(client: Client) -> str:
         await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{TEARDOWNS.plural}.{TEARDOWNS.group}")
     except NotFoundError:
         return f"Unwind is not installed: run `unwind install`, then start a manager with `{_SWITCH}`"
-    return f"the feature gate {FEATURE} is off: start the manager with `{_SWITCH}`"
+    return f"the feature gate {PROTECTION_GATE} is off: start the manager with `{_SWITCH}`"
 
 
 async def _ours(client: Client, resource: Resource, start: str) -> dict[str, Object]:

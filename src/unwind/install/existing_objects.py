@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind.api import names
 from unwind.api.meta import ObjectMeta
-from unwind.api.resources import Resource
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.capi.manifests import VERSIONS
 from unwind.errors import UnwindError
 from unwind.install.manifests import called, resource_of
@@ -17,7 +20,7 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.server.manager_names import is_ours
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from unwind.kube.client import Client
 
@@ -52,6 +55,30 @@ async def metadata(
     async for page in client.pages(resource, namespace=namespace, accept=_METADATA_ONLY):
         for item in page.items or []:
             yield msgspec.json.decode(item, type=_Partial).metadata
+
+
+async def bearers(
+    client: Client, kind: ServedKind, bears: Callable[[ObjectMeta], object]
+) -> list[tuple[Resource, ObjectMeta]]:
+    """The objects of a kind that bear something of ours, such as a finalizer."""
+    if not kind.verbs >= {"list", "patch"}:
+        return []
+    async with aclosing(metadata(client, kind.resource)) as found:
+        return [(kind.resource, it) async for it in found if bears(it)]
+
+
+def our_finalizers(metadata: ObjectMeta) -> list[str]:
+    return [finalizer for finalizer in metadata.finalizers if finalizer.startswith(names.PREFIX)]
+
+
+async def unfinished_teardowns(client: Client) -> list[Teardown]:
+    """The teardowns that are running, or will run."""
+    try:
+        await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{TEARDOWNS.plural}.{TEARDOWNS.group}")
+    except NotFoundError:
+        return []
+    teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
+    return [it for it in teardowns if not it.finished and names.SET_ASIDE_LABEL not in it.metadata.labels]
 
 
 # Look up the existing object of a manifest, and whether its kind is served.

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import names
-from unwind.api.crds import DEFINITIONS
+from unwind.api import capi, features, karmada, names
+from unwind.api.features import Feature
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.errors import UnwindError
-from unwind.install import crd_fields, rivals
+from unwind.install import crd_fields, obsolete, rivals
 from unwind.install.existing_objects import ExistingObject, look
-from unwind.install.manifests import manifests
+from unwind.install.manifests import called, definitions, manifests
+from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.server import path_keys
+from unwind.server.manager_names import recorded_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,8 @@ class InstallResult(StrEnum):
     """It was not installed by Unwind, and is sufficient as it is."""
     LEFT_OUT = "left out"
     """Its kind is not served by this API server."""
+    REMOVED = "removed"
+    """It belonged to a feature that is no longer installed, or to an earlier version."""
 
 
 class InstalledObject(msgspec.Struct, frozen=True):
@@ -58,19 +62,25 @@ async def install(
     setting: Setting,
     *,
     adopt_crds: bool = False,
+    accept_shadowing: bool = False,
     rotate_path: bool = False,
     announce: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[InstalledObject]:
     """Create what is missing and update what is ours. If it refuses, nothing was changed.
 
-    `rotate_path`: replace the secret segments of our paths; the old ones stay accepted for a while.
+    `accept_shadowing`: install Karmada's Clusters although `kubectl get clusters` means Cluster API's. `rotate_path`:
+    replace the secret segments of our paths; the old ones stay accepted for a while.
     """
-    await _refuse_rivals(client, warn)
+    await _refuse_rivals(client, setting, warn)
+    installed = await recorded_features(client, setting.namespace)
+    await obsolete.refuse_in_use(client, setting, installed or frozenset())
     found = [await _look(client, manifest) for manifest in manifests(setting)]
-    elsewhere = await _served_elsewhere(client)
+    elsewhere = await _served_elsewhere(client, setting)
     _refuse_release(found)
     _refuse_foreign([item for item in found if item.name not in elsewhere], adopt_crds=adopt_crds)
+    if not accept_shadowing:
+        await _refuse_shadowing(client, [item for item in found if item.name not in elsewhere])
 
     done: list[InstalledObject] = []
     after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
@@ -92,6 +102,14 @@ async def install(
             # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
             crds = [obj.name for obj in done if obj.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
+    for resource, obj in await obsolete.find(client, setting):
+        metadata = obj["metadata"]
+        with suppress(NotFoundError, ConflictError):  # deleted or replaced meanwhile
+            await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
+        done.append(InstalledObject(resource.kind, called(obj), InstallResult.REMOVED))
+        announce(f"{resource.kind} {called(obj)} {InstallResult.REMOVED}")
+    if installed is not None and installed != setting.features:
+        warn(f"the features were {features.written(installed)}: restart the manager")
     return done
 
 
@@ -114,8 +132,8 @@ async def _put(client: Client, one: ExistingObject, elsewhere: dict[str, str]) -
     return await _apply(client, one)
 
 
-async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
-    alive = await rivals.find(client, now=datetime.now(UTC))
+async def _refuse_rivals(client: Client, setting: Setting, warn: Callable[[str], None]) -> None:
+    alive = await rivals.find(client, setting.features, now=datetime.now(UTC))
     for item in alive:
         if item.rival.coexists:
             warn(f"{item.rival.name} is running ({item.found}): {item.rival.note}")
@@ -138,15 +156,15 @@ async def _look(client: Client, manifest: Object) -> ExistingObject:
     return found
 
 
-async def _served_elsewhere(client: Client) -> dict[str, str]:
+async def _served_elsewhere(client: Client, setting: Setting) -> dict[str, str]:
     """The CRDs whose kinds an aggregated API server serves, so that the CRD itself would never be used."""
     services = {service["metadata"]["name"]: service for service in await client.list(API_SERVICES)}
-    elsewhere = {}
-    for definition in DEFINITIONS:
-        service = services.get(f"{definition.resource.version}.{definition.resource.group}", {})
-        target = service.get("spec", {}).get("service")
-        if target:
-            elsewhere[definition.name] = f"served by aggregated API server {target['namespace']}/{target['name']}"
+    elsewhere: dict[str, str] = {}
+    for definition in definitions(setting):
+        name = f"{definition.resource.version}.{definition.resource.group}"
+        if target := services.get(name, {}).get("spec", {}).get("service"):
+            note = f"served by aggregated API server {target['namespace']}/{target['name']}"
+            elsewhere[definition.name] = note
     return elsewhere
 
 
@@ -160,6 +178,26 @@ def _refuse_release(found: list[ExistingObject]) -> None:
                 f"cannot install: {item.resource.kind} {item.name} belongs to Helm release {release}",
                 remedy="use `helm upgrade`",
             )
+
+
+async def _refuse_shadowing(client: Client, found: list[ExistingObject]) -> None:
+    """Refuse to install Karmada's Clusters beside Cluster API's: `kubectl delete cluster` would mean another kind.
+
+    kubectl uses the API group that the API server lists first. It lists the groups of CRDs by their names. An
+    APIService with a lower priority changes nothing: aggregated discovery has the same priority for all CRDs.
+    """
+    ours, theirs = (f"{kind.plural}.{kind.group}" for kind in (karmada.CLUSTERS, capi.CLUSTERS))
+    if not any(item.name == ours and item.existing is None for item in found):
+        return
+    try:
+        await client.get(CUSTOM_RESOURCE_DEFINITIONS, theirs)
+    except NotFoundError:
+        return
+    raise UnwindError(
+        f"cannot install CRD {ours} of feature {Feature.KARMADA}: Cluster API is installed, and `kubectl get clusters`"
+        f" and `kubectl delete cluster` would then mean {ours}, not {theirs}",
+        remedy=f"install without {Feature.KARMADA}, or use --accept-shadowing and always write {theirs}",
+    )
 
 
 def _refuse_foreign(found: list[ExistingObject], *, adopt_crds: bool) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from unwind.api import karmada, sveltos
 from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.crds import DEFINITIONS
+from unwind.api.features import Feature
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -26,11 +28,12 @@ from unwind.api.workload import Workload
 from unwind.errors import UsageError
 from unwind.install import workload
 from unwind.install.register import REGISTER
-from unwind.server.manager_names import MANAGER, marked
+from unwind.server.manager_names import MANAGER, granted, marked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unwind.api.crds import KindDefinition
     from unwind.api.rights import Contribution, Setting
 
 Object = dict[str, Any]
@@ -54,6 +57,13 @@ _REGISTERED = (
 )
 """Kinds that refuse requests, or call the manager. A manager in the cluster writes them itself when it is ready: before
 that, a webhook would refuse deletions, and Cluster API does not start while a registered extension does not answer."""
+_KINDS_OF = {
+    sveltos.CONFIG_GROUP: Feature.ADDONS,
+    sveltos.LIB_GROUP: Feature.ADDONS,
+    karmada.CLUSTERS.group: Feature.KARMADA,
+    karmada.WORKS.group: Feature.KARMADA,
+}
+"""The features that bring kinds, by API group."""
 
 
 def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
@@ -66,15 +76,20 @@ def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> 
 
 def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """All manifests of every way to install, and the objects that a running manager creates itself."""
-    later = [manifest for contribution in register for manifest in contribution.later(setting)]
+    later = [manifest for contribution in _of(setting, register) for manifest in contribution.later(setting)]
     running = workload.objects(setting.namespace, setting.workload or Workload(image=""))
     return [*_manifests(setting, register), *map(marked, (*later, *running))]
 
 
 def _manifests(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
     _check(setting)
-    others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
-    return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
+    others = [manifest for contribution in _of(setting, register) for manifest in contribution.manifests(setting)]
+    kinds = [item.custom_resource_definition() for item in definitions(setting)]
+    return [marked(manifest) for manifest in (namespace(setting), *kinds, *_rights(setting, register), *others)]
+
+
+def _of(setting: Setting, register: Sequence[Contribution]) -> list[Contribution]:
+    return [contribution for contribution in register if contribution.belongs(setting)]
 
 
 def namespace(setting: Setting) -> Object:
@@ -87,6 +102,15 @@ def crds(group: str | None = None) -> list[Object]:
         definition.custom_resource_definition()
         for definition in DEFINITIONS
         if group is None or definition.resource.group == group
+    ]
+
+
+def definitions(setting: Setting) -> list[KindDefinition]:
+    """The kinds of an installation: those of Unwind, and those of its features."""
+    return [
+        definition
+        for definition in DEFINITIONS
+        if (feature := _KINDS_OF.get(definition.resource.group)) is None or feature in setting.features
     ]
 
 
@@ -104,7 +128,9 @@ def called(obj: Object) -> str:
 
 def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
     """The admission policies that install writes, and their bindings. The manager restores deleted ones."""
-    found = [marked(manifest) for contribution in register for manifest in contribution.manifests(setting)]
+    found = [
+        marked(manifest) for contribution in _of(setting, register) for manifest in contribution.manifests(setting)
+    ]
     kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
     made, bindings = ([item for item in found if item["kind"] == kind] for kind in kinds)
     return made, bindings
@@ -112,7 +138,9 @@ def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> t
 
 def webhooks(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """The webhook configurations that install writes. The manager restores deleted ones."""
-    found = [marked(manifest) for contribution in register for manifest in contribution.manifests(setting)]
+    found = [
+        marked(manifest) for contribution in _of(setting, register) for manifest in contribution.manifests(setting)
+    ]
     kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
     return [item for item in found if item["kind"] in kinds]
 
@@ -124,35 +152,60 @@ def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right
     """
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
     return [
-        Right(kind.group, (kind.plural,), ("get", "create", "patch"), tuple(item["metadata"]["name"] for item in found))
+        Right(
+            kind.group,
+            (kind.plural,),
+            ("get", "create", "patch"),
+            tuple(item["metadata"]["name"] for item in found),
+            why="Restores its admission policies, which no policy can protect.",
+        )
         for kind, found in zip(kinds, policies(setting, register), strict=True)
         if found
     ]
 
 
+CORE = "core"
+"""What is always installed, or with any of several features."""
+
+
+def feature_rights(setting: Setting, register: Sequence[Contribution] = REGISTER) -> dict[str, list[Right]]:
+    """The cluster-wide rules by feature."""
+    found: dict[str, list[Right]] = {CORE: []}
+    for contribution in _of(setting, register):
+        feature = next(iter(contribution.features)) if len(contribution.features) == 1 else CORE
+        found.setdefault(feature, []).extend((*contribution.everywhere, *contribution.everywhere_by_name(setting)))
+    found[CORE] += _restoring(setting, register)
+    return found
+
+
+def rights_at_home(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Right]:
+    """The rules in the manager's namespace."""
+    return [right for contribution in _of(setting, register) for right in contribution.at_home]
+
+
 def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
-    everywhere = [right.rule() for contribution in register for right in contribution.everywhere]
-    everywhere += [right.rule() for right in _restoring(setting, register)]
-    at_home = [right.rule() for contribution in register for right in contribution.at_home]
-    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
-    # There is one manager per namespace, so its name identifies cluster-scoped objects.
-    wide = f"{MANAGER}:{setting.namespace}"
     home = setting.namespace
+    at_home = [right.rule() for right in rights_at_home(setting, register)]
     return [
         _object(SERVICE_ACCOUNTS, MANAGER, namespace=home),
-        {**_object(CLUSTER_ROLES, wide), "rules": everywhere},
-        {**_object(CLUSTER_ROLE_BINDINGS, wide), "roleRef": _role(CLUSTER_ROLES, wide), "subjects": [subject]},
+        *(
+            manifest
+            for feature, rights in feature_rights(setting, register).items()
+            if rights
+            # There is one manager per namespace, so its name identifies cluster-scoped objects.
+            for manifest in granted(
+                setting,
+                f"{MANAGER}:{home}" if feature == CORE else f"{MANAGER}-{feature}:{home}",
+                rules=[right.rule() for right in rights],
+            )
+        ),
         {**_object(ROLES, MANAGER, namespace=home), "rules": at_home},
         {
             **_object(ROLE_BINDINGS, MANAGER, namespace=home),
-            "roleRef": _role(ROLES, MANAGER),
-            "subjects": [subject],
+            "roleRef": {"apiGroup": ROLES.group, "kind": ROLES.kind, "name": MANAGER},
+            "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": home}],
         },
     ]
-
-
-def _role(resource: Resource, name: str) -> Object:
-    return {"apiGroup": resource.group, "kind": resource.kind, "name": name}
 
 
 def _object(resource: Resource, name: str, *, namespace: str | None = None) -> Object:

@@ -26,7 +26,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.api.rights import Contribution
+from unwind.api.rights import READ, Contribution, Right
 from unwind.install.rivals import LEASE_PREFIX
 from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION
 
@@ -167,6 +167,21 @@ def _manifests(setting: Setting) -> list[Object]:
 
 GUARDING = Contribution(
     name="guarding",
+    everywhere=(
+        Right(
+            VALIDATING_ADMISSION_POLICIES.group,
+            tuple(
+                kind.plural
+                for kind in (
+                    VALIDATING_ADMISSION_POLICIES,
+                    VALIDATING_ADMISSION_POLICY_BINDINGS,
+                    VALIDATING_WEBHOOK_CONFIGURATIONS,
+                )
+            ),
+            READ,
+            why="Watches its policies and webhooks, to restore them if they are changed or deleted.",
+        ),
+    ),
     kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
     manifests=_manifests,
 )

@@ -12,12 +12,15 @@ from unwind.addons.manifests import ADDONS, SUMMARIES
 from unwind.api import names
 from unwind.api.resources import CLUSTER_ROLES, SECRETS, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
-from unwind.capi.manifests import GATING
-from unwind.external.manifests import EXTERNAL
+from unwind.capi.manifests import ATTRIBUTION, GATING, REGISTERING
+from unwind.external.manifests import EXTERNAL, GRANTED
 from unwind.install.own_objects import GUARDING
+from unwind.install.rivals import CONFLICTING
 from unwind.install.tenant_policies import TENANTS
+from unwind.install.user_roles import USERS
 from unwind.karmada.manifests import MEMBERS
 from unwind.protection.manifests import PROTECTING
+from unwind.server import path_keys
 from unwind.server.manager_names import CERTIFICATE, HTTPS_PORT, MANAGER, METRICS_PORT, PORT, SERVICE, SERVICE_PORT
 from unwind.teardown.manifests import RECORDS, REQUESTS
 
@@ -75,34 +78,82 @@ def _secrets(setting: Setting) -> list[dict[str, Any]]:
 MACHINERY = Contribution(
     name="machinery",
     everywhere=(
-        # Informers wait for the CRDs of their kinds, which may come and go.
-        Right("apiextensions.k8s.io", ("customresourcedefinitions",), READ),
-        # The manager does not start while a conflicting controller is running.
-        Right("apps", ("deployments", "statefulsets"), ("list",)),
-        Right("coordination.k8s.io", ("leases",), ("list",)),
-        # The uid of kube-system identifies the cluster.
-        Right("", ("namespaces",), ("get",), ("kube-system",)),
-        Right("events.k8s.io", ("events",), ("create", "patch")),
-        # Who may read the metrics (--secure-metrics).
-        Right("authentication.k8s.io", ("tokenreviews",), ("create",)),
-        Right("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+        Right(
+            "apiextensions.k8s.io",
+            ("customresourcedefinitions",),
+            READ,
+            why="Waits for the CRDs of the kinds that it watches, which may come and go.",
+        ),
+        Right("", ("namespaces",), ("get",), ("kube-system",), why="Its uid identifies the cluster."),
+        Right("events.k8s.io", ("events",), ("create", "patch"), why="Reports Events on the objects concerned."),
+        Right(
+            "authentication.k8s.io",
+            ("tokenreviews",),
+            ("create",),
+            why="Finds out who reads the metrics (`--secure-metrics`).",
+        ),
+        Right(
+            "authorization.k8s.io",
+            ("subjectaccessreviews",),
+            ("create",),
+            why="Finds out who may read the metrics (`--secure-metrics`).",
+        ),
     ),
     at_home=(
-        Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
-        # The Pod of a replica proves that it has ended, before its Leases expire.
-        Right("", ("pods",), ("list", "watch")),
-        # The replicas share the CA of their serving certificates in a Secret.
-        Right("", ("secrets",), (*READ, "create", "patch")),
-        # Whether a replica answers through the Service, before anything is registered.
-        Right("", ("services/proxy",), ("get",), (SERVICE_PORT,)),
+        Right(
+            "coordination.k8s.io",
+            ("leases",),
+            (*READ, "create", "patch", "delete"),
+            why="Divides the work between the replicas.",
+        ),
+        Right(
+            "",
+            ("pods",),
+            ("list", "watch"),
+            why="The Pod of a replica proves that it has ended, before its Leases expire.",
+        ),
+        Right(
+            "",
+            ("secrets",),
+            (*READ, "create"),
+            why="Its certificate and keys, and the credentials of external systems that an administrator put there.",
+        ),
+        Right("", ("secrets",), ("patch",), (CERTIFICATE, path_keys.NAME), why="Renews its certificate and keys."),
+        Right(
+            "",
+            ("services/proxy",),
+            ("get",),
+            (SERVICE_PORT,),
+            why="Registers its webhooks only when a replica answers through the Service (`--check-service`).",
+        ),
     ),
     kinds=(SERVICES, SECRETS),
     manifests=_objects,
     later=_secrets,
 )
 
+RIVALS = Contribution(
+    name="rivals",
+    features=CONFLICTING,
+    everywhere=(
+        Right(
+            "apps",
+            ("deployments", "statefulsets"),
+            ("list",),
+            why="With `addons` or `karmada`: does not start while a conflicting controller is running.",
+        ),
+        Right(
+            "coordination.k8s.io",
+            ("leases",),
+            ("list",),
+            why="With `addons` or `karmada`: does not start while a conflicting controller holds a Lease.",
+        ),
+    ),
+)
+
 REGISTER: Sequence[Contribution] = (
     MACHINERY,
+    RIVALS,
     RECORDS,
     EXTERNAL,
     ADDONS,
@@ -112,5 +163,9 @@ REGISTER: Sequence[Contribution] = (
     PROTECTING,
     REQUESTS,
     GUARDING,
+    GRANTED,
+    USERS,
+    REGISTERING,
+    ATTRIBUTION,
     GATING,
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind.api.features import Feature, Features
 from unwind.api.resources import DEPLOYMENTS, LEASES, STATEFUL_SETS, Resource
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     """A controller that works on the same objects, and how to recognise it by its official manifests."""
 
     name: str
+    feature: Feature
+    """The feature that works on the same objects."""
     namespace: str = ""
     workload: str = ""
     """The name of its Deployment or StatefulSet in `namespace`."""
@@ -43,6 +46,7 @@ RIVALS: tuple[Rival, ...] = (
     # Sveltos has no leader election, so there is no Lease. Its shards have other names, but the same labels.
     Rival(
         name="Sveltos' addon-controller",
+        feature=Feature.ADDONS,
         namespace="projectsveltos",
         workload="addon-controller",
         labels={"control-plane": ("addon-controller",)},
@@ -50,6 +54,7 @@ RIVALS: tuple[Rival, ...] = (
     ),
     Rival(
         name="Sveltos' sveltoscluster-manager",
+        feature=Feature.ADDONS,
         namespace="projectsveltos",
         workload="sc-manager",
         labels={"control-plane": ("sc-manager",)},
@@ -58,6 +63,7 @@ RIVALS: tuple[Rival, ...] = (
     # It starts addon-controllers when a cluster gets a shard.
     Rival(
         name="Sveltos' shard-controller",
+        feature=Feature.ADDONS,
         namespace="projectsveltos",
         workload="shard-controller",
         labels={"control-plane": ("shard-controller",)},
@@ -67,6 +73,7 @@ RIVALS: tuple[Rival, ...] = (
     # in the latter. The chart, the operator and karmadactl label it differently.
     Rival(
         name="Karmada's controller-manager",
+        feature=Feature.KARMADA,
         namespace="karmada-system",
         workload="karmada-controller-manager",
         labels={
@@ -77,9 +84,10 @@ RIVALS: tuple[Rival, ...] = (
         leases="karmada-controller-manager",
     ),
     # Runs in pull-mode members and applies their Works. It does not conflict within the member itself.
-    Rival(name="Karmada's agent", namespace="karmada-system", leases="karmada-agent-*"),
+    Rival(name="Karmada's agent", feature=Feature.KARMADA, namespace="karmada-system", leases="karmada-agent-*"),
     Rival(
         name="OpenKruise",
+        feature=Feature.PROTECTION,
         namespace="kruise-system",
         workload="kruise-controller-manager",
         images=("openkruise/kruise-manager",),
@@ -88,6 +96,7 @@ RIVALS: tuple[Rival, ...] = (
     ),
     Rival(
         name="Azure Service Operator",
+        feature=Feature.EXTERNAL,
         namespace="azureserviceoperator-system",
         workload="azureserviceoperator-controller-manager",
         labels={"app": ("azure-service-operator-v2",)},
@@ -98,6 +107,10 @@ RIVALS: tuple[Rival, ...] = (
 )
 
 
+CONFLICTING: Features = frozenset(rival.feature for rival in RIVALS if not rival.coexists)
+"""The features that do not run beside a rival."""
+
+
 class Alive(msgspec.Struct, frozen=True):
     """A running rival, and how to stop it."""
 
@@ -106,12 +119,15 @@ class Alive(msgspec.Struct, frozen=True):
     remedy: str
 
 
-async def find(client: Client, *, now: datetime) -> list[Alive]:
-    """The rivals that are running in this cluster."""
+async def find(client: Client, features: Features, *, now: datetime) -> list[Alive]:
+    """The rivals of these features that are running in this cluster."""
+    if not any(rival.feature in features for rival in RIVALS):
+        return []
     seen: list[Alive] = []
     for resource in (DEPLOYMENTS, STATEFUL_SETS):
         seen += in_workloads(resource, await client.list(resource))
-    return seen + in_leases(await client.list(LEASES), now=now)
+    seen += in_leases(await client.list(LEASES), now=now)
+    return [alive for alive in seen if alive.rival.feature in features]
 
 
 def in_workloads(resource: Resource, workloads: Iterable[Object]) -> list[Alive]:

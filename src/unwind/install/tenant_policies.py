@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.api import capi, karmada, names, sveltos
 from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
+from unwind.api.features import Feature
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Contribution
 from unwind.server.manager_names import MANAGER
@@ -143,7 +144,12 @@ def _credentials(setting: Setting) -> list[Object]:
     policy = {
         "matchConstraints": {
             "resourceRules": [
-                resource_rule(item, "CREATE", "UPDATE") for item in (karmada.CLUSTERS, sveltos.SVELTOS_CLUSTERS)
+                resource_rule(item, "CREATE", "UPDATE")
+                for feature, item in (
+                    (Feature.KARMADA, karmada.CLUSTERS),
+                    (Feature.ADDONS, sveltos.SVELTOS_CLUSTERS),
+                )
+                if feature in setting.features
             ]
         },
         "matchConditions": [
@@ -197,7 +203,11 @@ def _names_anew(annotation: str) -> str:
 def _attribution(setting: Setting) -> list[Object]:
     policy = {
         "matchConstraints": {
-            "resourceRules": [resource_rule(item, "CREATE", "UPDATE") for item in (capi.CLUSTERS, karmada.CLUSTERS)]
+            "resourceRules": [
+                resource_rule(item, "CREATE", "UPDATE")
+                for feature, item in ((Feature.CAPI, capi.CLUSTERS), (Feature.KARMADA, karmada.CLUSTERS))
+                if feature in setting.features
+            ]
         },
         "matchConditions": [
             {"name": "names-a-user", "expression": " || ".join(map(_names_anew, _NAMING))},
@@ -216,11 +226,17 @@ def _attribution(setting: Setting) -> list[Object]:
 
 
 def _manifests(setting: Setting) -> list[Object]:
-    return [*_sources(setting), *_credentials(setting), *_attribution(setting)]
+    on = setting.features
+    return [
+        *(_sources(setting) if Feature.ADDONS in on else ()),
+        *(_credentials(setting) if on & {Feature.ADDONS, Feature.KARMADA} else ()),
+        *(_attribution(setting) if on & {Feature.CAPI, Feature.KARMADA} else ()),
+    ]
 
 
 TENANTS = Contribution(
     name="tenants",
+    features=frozenset({Feature.ADDONS, Feature.CAPI, Feature.KARMADA}),
     kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
     manifests=_manifests,
 )

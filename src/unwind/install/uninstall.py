@@ -28,11 +28,12 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
+from unwind.api.unwind import INVENTORIES
 from unwind.errors import UnwindError
 from unwind.install import existing_objects, rivals, stopping
 from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
+from unwind.install.obsolete import retired
 from unwind.install.own_objects import kinds_name
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from unwind.api.rights import Setting
     from unwind.kube.client import Client
-    from unwind.kube.discovery import ServedKind
 
 Object = dict[str, Any]
 
@@ -96,11 +96,12 @@ async def survey(
     only what the manager created; Helm deletes the rest, and keeps the CRDs.
     """
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
-    await _refuse_running_teardowns(client, crds)
+    await _refuse_running_teardowns(client)
     if not leave_addons:
         await stopping.refuse_enforced(client, setting.namespace)
     await stopping.refuse_running_manager(client, setting.namespace)
-    found = [manifest for manifest in everything(setting) if not of_chart or _is_managers(manifest)]
+    whole = [*retired(setting), *everything(setting)]
+    found = [manifest for manifest in whole if not of_chart or _is_managers(manifest)]
     theirs = [] if of_chart else crds
     return InstalledState(
         crds=tuple([await _count(client, crd) for crd in theirs if is_ours(crd)]),
@@ -221,17 +222,8 @@ async def _delete_leases(client: Client, namespace: str) -> None:
             await _delete(client, LEASES, metadata["name"], metadata["uid"], namespace=namespace)
 
 
-async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
-    name = f"{TEARDOWNS.plural}.{TEARDOWNS.group}"
-    if not any(crd["metadata"]["name"] == name for crd in crds):
-        return
-    teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
-    running = [
-        teardown
-        for teardown in teardowns
-        if not teardown.finished and names.SET_ASIDE_LABEL not in teardown.metadata.labels
-    ]
-    if running:
+async def _refuse_running_teardowns(client: Client) -> None:
+    if running := await existing_objects.unfinished_teardowns(client):
         listed = ", ".join(
             f"{teardown.metadata.name} ({teardown.spec.title}, {teardown.status.phase or 'Pending'})"
             for teardown in running
@@ -271,22 +263,11 @@ def _adopted(crd: Object) -> str:
 
 async def _all_bearers(client: Client) -> tuple[tuple[Resource, ObjectMeta], ...]:
     kinds = await existing_objects.served(client)
-    return tuple([bearer for kind in kinds for bearer in await _bearers(client, kind)])
-
-
-async def _bearers(client: Client, kind: ServedKind) -> list[tuple[Resource, ObjectMeta]]:
-    if not kind.verbs >= {"list", "patch"}:
-        return []
-    async with aclosing(existing_objects.metadata(client, kind.resource)) as found:
-        return [(kind.resource, metadata) async for metadata in found if _bears(metadata)]
+    return tuple([bearer for kind in kinds for bearer in await existing_objects.bearers(client, kind, _bears)])
 
 
 def _bears(metadata: ObjectMeta) -> bool:
-    return bool(_our_finalizers(metadata.finalizers)) or any(name in metadata.annotations for name in _REMEMBERED)
-
-
-def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
-    return [finalizer for finalizer in finalizers if finalizer.startswith(names.PREFIX)]
+    return bool(existing_objects.our_finalizers(metadata)) or any(name in metadata.annotations for name in _REMEMBERED)
 
 
 async def _ours(client: Client, manifest: Object) -> Object | None:

@@ -380,7 +380,8 @@ async def _clusters(home: Client) -> list[Cluster]:
         if error.code != 404:
             raise
         raise UnwindError(
-            f"the {CLUSTERS.kind} CRD of {CLUSTERS.group} is not installed", remedy="run `unwind install` first"
+            f"the {CLUSTERS.kind} CRD of {CLUSTERS.group} is not installed",
+            remedy="run `unwind install --features karmada` first, with all other features that are in use",
         ) from error
 
 

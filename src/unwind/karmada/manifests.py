@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from unwind.api import karmada
+from unwind.api.features import Feature
 from unwind.api.rights import READ, Contribution, Right
 
 MEMBERS = Contribution(
     name="members",
+    features=frozenset({Feature.KARMADA}),
     everywhere=(
-        Right(karmada.CLUSTERS.group, ("clusters",), (*READ, "patch")),
-        Right(karmada.CLUSTERS.group, ("clusters/status",), ("patch",)),
-        Right(karmada.WORKS.group, ("works",), READ),
-        # Unjoin puts our finalizer on Works and deletes them.
-        Right(karmada.WORKS.group, ("works",), ("patch", "delete")),
-        Right(karmada.WORKS.group, ("works/status",), ("patch",)),
-        # Each member has a namespace for its Works; it is recreated if missing, and deleted after them.
-        Right("", ("namespaces",), (*READ, "create", "delete")),
-        # Credentials of members: our finalizer, and token renewal.
-        Right("", ("secrets",), (*READ, "patch")),
+        Right(
+            karmada.CLUSTERS.group,
+            ("clusters",),
+            (*READ, "patch"),
+            why="Watches member Clusters, and sets its finalizer, taints and the user who requested the deletion.",
+        ),
+        Right(karmada.CLUSTERS.group, ("clusters/status",), ("patch",), why="Reports the health of members."),
+        Right(
+            karmada.WORKS.group,
+            ("works",),
+            (*READ, "patch", "delete"),
+            why="Deploys Works; unjoin sets its finalizer on them and deletes them.",
+        ),
+        Right(karmada.WORKS.group, ("works/status",), ("patch",), why="Reports what was deployed."),
+        Right(
+            "",
+            ("namespaces",),
+            (*READ, "create", "delete"),
+            why="Each member has a namespace for its Works: it is recreated if missing, and deleted after them. Its"
+            " name depends on the member, so that RBAC cannot restrict it.",
+        ),
+        Right(
+            "",
+            ("secrets",),
+            (*READ, "patch"),
+            why="A member Cluster names the Secret with its credentials, in any namespace. The finalizer of Unwind"
+            " keeps the Secret until the member is unjoined, and tokens are renewed in it.",
+        ),
     ),
 )

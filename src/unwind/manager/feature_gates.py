@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Feature(msgspec.Struct, frozen=True):
+class FeatureGate(msgspec.Struct, frozen=True):
     """A feature gate."""
 
     name: str
@@ -22,18 +22,20 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 # Register new feature gates here.
-FEATURES: tuple[Feature, ...] = (
+FEATURE_GATES: tuple[FeatureGate, ...] = (
     # Named by the hook. BeforeClusterDelete has no gate: removing add-ons before a cluster cannot be disabled.
-    Feature("BeforeClusterCreate", False, "block creation of a Cluster until the sources of its profiles exist"),
-    Feature("BeforeClusterUpgrade", False, "call hook rules before a Cluster is upgraded"),
-    Feature("BeforeControlPlaneUpgrade", False, "call hook rules before each version step of a control plane upgrade"),
-    Feature(
+    FeatureGate("BeforeClusterCreate", False, "block creation of a Cluster until the sources of its profiles exist"),
+    FeatureGate("BeforeClusterUpgrade", False, "call hook rules before a Cluster is upgraded"),
+    FeatureGate(
+        "BeforeControlPlaneUpgrade", False, "call hook rules before each version step of a control plane upgrade"
+    ),
+    FeatureGate(
         "AfterControlPlaneUpgrade", False, "call hook rules after the control plane upgrade; the upgrade waits for them"
     ),
-    Feature("BeforeWorkersUpgrade", False, "call hook rules before workers are upgraded"),
-    Feature("AfterWorkersUpgrade", False, "call hook rules after the workers upgrade; the upgrade waits for them"),
-    Feature("AfterClusterUpgrade", False, "call hook rules after an upgrade; the next upgrade waits for them"),
-    Feature(
+    FeatureGate("BeforeWorkersUpgrade", False, "call hook rules before workers are upgraded"),
+    FeatureGate("AfterWorkersUpgrade", False, "call hook rules after the workers upgrade; the upgrade waits for them"),
+    FeatureGate("AfterClusterUpgrade", False, "call hook rules after an upgrade; the next upgrade waits for them"),
+    FeatureGate(
         "ResourcesDeletionProtection",
         False,
         "refuse deletion of objects with the label policy.kruise.io/delete-protection",
@@ -43,7 +45,7 @@ FEATURES: tuple[Feature, ...] = (
 _TRUTHS = {"true": True, "false": False}
 
 
-def parse(text: str, *, known: Iterable[Feature] = FEATURES) -> dict[str, bool]:
+def parse(text: str, *, known: Iterable[FeatureGate] = FEATURE_GATES) -> dict[str, bool]:
     """The state of every feature gate. Raises UsageError for an unknown one."""
     features = {feature.name: feature.default for feature in known}
     for part in (part.strip() for part in text.split(",")):

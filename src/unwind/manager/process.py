@@ -22,6 +22,7 @@ from prometheus_client import Gauge
 
 from unwind import logs
 from unwind.api.annotation_values import DeletePolicy
+from unwind.api.features import ALL, Features, written
 from unwind.api.names import MANAGER_USER_AGENT
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
@@ -31,6 +32,7 @@ from unwind.errors import UnwindError
 from unwind.install import rivals
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
+from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
@@ -44,7 +46,7 @@ from unwind.server.authorization import TokenAuthorizer
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_secret import SharedCertificate
 from unwind.server.listener import Address, Limits, Listener, RequestMetrics, address_of, bind
-from unwind.server.manager_names import SERVICE
+from unwind.server.manager_names import REGISTRATION, SERVICE, recorded_features
 from unwind.server.path_keys import SharedPathKeys
 from unwind.server.path_segments import Segments
 from unwind.server.tls import CertificateFiles, Tls, WatchedFiles, read_files
@@ -79,7 +81,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     secure_metrics: bool = False
     """Whether the listener of metrics and probes uses TLS, and metrics need a token."""
     roles: tuple[Role, ...] = tuple(Role)
-    features: dict[str, bool] = {}
+    features: Features | None = None
+    """None: those that were installed."""
+    feature_gates: dict[str, bool] = {}
     tls_cert: Path | None = None
     tls_key: Path | None = None
     hosts: tuple[str, ...] = ()
@@ -175,8 +179,11 @@ class _Process:
             for _ in range(2)
         ]
         version = msgspec.json.decode(await client.raw("/version"), type=_Version)
+        features = options.features
+        if features is None:
+            features = await _recorded_features(client, options.namespace)
         if controls:
-            await _refuse_rivals(client)
+            await _refuse_rivals(client, features)
         identity = _identity()
         shards = Shards(
             for_leases,
@@ -201,7 +208,8 @@ class _Process:
             client=client,
             namespace=options.namespace,
             roles=options.roles,
-            features=options.features,
+            features=features,
+            feature_gates=options.feature_gates,
             registry=self._registry,
             metrics=observed,
             shards=shards,
@@ -225,7 +233,13 @@ class _Process:
         targets = [target for share in shares for target in share.ca_bundle_targets]
         tls = await self._secure(client, targets) if serves or options.secure_metrics else None
 
-        log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
+        log.info(
+            "started",
+            server=connection.server,
+            version=version.git_version,
+            roles=",".join(options.roles),
+            features=written(features),
+        )
         self._readiness.add(self._parts)
         probes = health.routes(
             self._readiness,
@@ -334,8 +348,23 @@ def _tune_collection() -> None:
     gc.set_threshold(10_000, 2, 2)
 
 
-async def _refuse_rivals(client: Client) -> None:
-    against = [item for item in await rivals.find(client, now=datetime.now(UTC)) if not item.rival.coexists]
+async def _recorded_features(client: Client, namespace: str) -> Features:
+    """The installed features; all if Unwind is not installed here, because nothing says which are wanted."""
+    try:
+        found = await recorded_features(client, namespace)
+    except ApiError as error:
+        if error.code != 403:
+            raise
+        raise UnwindError(
+            f"cannot read ConfigMap {namespace}/{REGISTRATION}: {error.status.message}",
+            remedy="run `unwind install` for this namespace, or choose another one with --namespace",
+        ) from error
+    return ALL if found is None else found
+
+
+async def _refuse_rivals(client: Client, features: Features) -> None:
+    found = await rivals.find(client, features & rivals.CONFLICTING, now=datetime.now(UTC))
+    against = [item for item in found if not item.rival.coexists]
     if against:
         told = ", ".join(f"{item.rival.name} ({item.found})" for item in against)
         raise UnwindError(f"cannot start: conflicting controllers are running: {told}", remedy=against[0].remedy)

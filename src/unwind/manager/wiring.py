@@ -7,7 +7,7 @@ Each function wires one package. Components start with the role that they are li
 from __future__ import annotations
 
 import shutil
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,14 @@ from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
 from unwind.api.capi import CLUSTERS
+from unwind.api.features import Feature
 from unwind.api.karmada import CLUSTERS as MEMBER_CLUSTERS
-from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    SECRETS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
 from unwind.api.rights import Setting
 from unwind.capi import cluster_admission, hook_protocol, hook_registry
 from unwind.capi.cluster_controller import ClusterTeardownController
@@ -37,7 +43,7 @@ from unwind.capi.manifests import cluster_rules
 from unwind.capi.registration_controller import RegistrationController
 from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
 from unwind.clock import ServerClock
-from unwind.components import FEATURE, Components
+from unwind.components import PROTECTION_GATE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
@@ -53,6 +59,7 @@ from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
+from unwind.members.cluster_caches import ClusterCaches
 from unwind.members.members import Members
 from unwind.preview import removal_forecast
 from unwind.protection.controller import ProtectionController
@@ -63,6 +70,7 @@ from unwind.protection.webhook import DenialReporter, ProtectionWebhook, Restore
 from unwind.server.routes import CABundleTarget
 from unwind.server.webhook_controller import WebhookController
 from unwind.teardown.gate import GateSources
+from unwind.teardown.recorded_objects import RecordedGateSource
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps
@@ -70,9 +78,12 @@ from unwind.teardown.teardown_metrics import TeardownMetrics
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
+    from unwind.capi.cluster_admission import DeletionWarning
     from unwind.components import ManagerContext
     from unwind.deleters.registry import Plugin
+    from unwind.hooks import Rule
     from unwind.kube.client import Object
+    from unwind.teardown.step_sources import FollowedSource
 
 log = logs.get(__name__)
 
@@ -82,8 +93,9 @@ class Shared:
 
     def __init__(self, context: ManagerContext) -> None:
         client, namespace, program = context.client, context.namespace, shutil.which("helm")
-        self.caches = AddonCaches(client, informers=context.informers, metrics=context.metrics)
-        """Clusters, Teardowns, Secrets, profiles and ClusterSummaries."""
+        self._context = context
+        self.caches = _caches(context)
+        """Clusters, Teardowns and Secrets; with the feature `addons`, also profiles and ClusterSummaries."""
         self.keys = RecordKeys(client, namespace=namespace)
         """The keys by which the manager recognizes its own Teardowns."""
         self.helm = Helm(Path(program), replica=context.shards.identity) if program else None
@@ -121,34 +133,65 @@ class Shared:
             self.caches.teardowns, context.registry, owns=context.shards.owns, clock=ServerClock(client.time)
         )
         self.gate_source = GateSources(
-            SummaryGateSource(client, self.caches, self.inventories), MemberGateSource(client)
+            SummaryGateSource(client, self.caches, self.inventories)
+            if isinstance(self.caches, AddonCaches)
+            else RecordedGateSource(self.inventories),
+            *([MemberGateSource(client)] if Feature.KARMADA in context.features else []),
         )
-        self.registration = RegistrationController(
-            client,
+
+    @cached_property
+    def registration(self) -> RegistrationController:
+        """The registration with Cluster API, and whether the gate is armed. Only the feature `capi` has one."""
+        context = self._context
+        return RegistrationController(
+            context.client,
             self.caches,
-            namespace=namespace,
-            hooks=hook_protocol.switched_on(context.features),
+            namespace=context.namespace,
+            hooks=hook_protocol.switched_on(context.feature_gates),
             owner=context.shards,
             metrics=context.metrics,
             segments=context.segments,
             answering=context.answering,
             informers=context.informers,
         )
-        """The registration with Cluster API, and whether the gate is armed."""
-        self.karmada_caches = KarmadaCaches(client, informers=context.informers, metrics=context.metrics)
-        """Karmada's Clusters and Works."""
+
+    @cached_property
+    def karmada_caches(self) -> KarmadaCaches:
+        """Karmada's Clusters and Works. Only the feature `karmada` has them."""
+        context = self._context
+        return KarmadaCaches(context.client, informers=context.informers, metrics=context.metrics)
+
+
+def _caches(context: ManagerContext) -> ClusterCaches:
+    """Watches what the features need, and nothing that they have no rights for."""
+    client, informers, features = context.client, context.informers, context.features
+    if Feature.ADDONS in features:
+        return AddonCaches(client, informers=informers, metrics=context.metrics)
+    # The ConfigMap of the registration, and the Secrets of the manager itself; credentials of members are anywhere.
+    homes = {kind.kind: context.namespace for kind in (CONFIG_MAPS, SECRETS)}
+    if Feature.KARMADA in features:
+        del homes[SECRETS.kind]
+    caches = ClusterCaches(
+        client, informers=informers, clusters=Feature.CAPI in features, sveltos_clusters=False, homes=homes
+    )
+    caches.observe(context.metrics)
+    return caches
 
 
 def components(context: ManagerContext) -> list[Components]:
     """Everything that runs in the manager, by package."""
     shared = Shared(context)
+    wired = {
+        Feature.EXTERNAL: external,
+        Feature.ADDONS: addons,
+        Feature.KARMADA: karmada,
+        Feature.CAPI: capi,
+    }
     return [
         Components(shared=(shared.members, shared.external_ends)),
-        external(context, shared),
-        addons(context, shared),
+        *(wire(context, shared) for feature, wire in wired.items() if feature in context.features),
         teardowns(context, shared),
-        karmada(context, shared),
-        capi(context, shared),
+        attribution(context, shared),
         protection(context),
         webhook_registrations(context),
     ]
@@ -174,9 +217,9 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
     """Sveltos profiles: matching, deployment, withdrawal, reports, and the admission of profiles."""
     client, caches, namespace = context.client, shared.caches, context.namespace
     owner, metrics = context.shards, context.metrics
+    assert isinstance(caches, AddonCaches)  # noqa: S101 - for the type checker
     return Components(
         controllers=(
-            caches,
             ProfileController(
                 client, caches, owner=owner, metrics=metrics, gate=shared.registration, recorder=context.recorder
             ),
@@ -193,33 +236,17 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
             OwnerRecordController(client, caches, owner=owner, metrics=metrics),
         ),
-        serving=(caches,),
         routes=(admission.route(partial(admission.existing, client)),),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )
 
 
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
-    """Deleted clusters, requested deletions and the records of withdrawals. A further step source is added here."""
+    """Requested deletions and the records of withdrawals."""
     client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
     return Components(
         controllers=(
-            ClusterTeardownController(
-                client,
-                caches,
-                shared.teardown,
-                sources=(
-                    SummarySteps(
-                        client, caches, releases=HelmReleases(shared.helm), moved=MovedAddons(shared.teardown)
-                    ),
-                    MemberSteps(client, shared.karmada_caches, shared.inventories),
-                ),
-                owner=owner,
-                metrics=metrics,
-                keep=context.keep_teardowns,
-                keys=shared.keys,
-                recorder=context.recorder,
-            ),
+            caches,
             shared.withdrawals,
             RequestController(
                 client,
@@ -233,6 +260,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 recorder=context.recorder,
             ),
         ),
+        serving=(caches,),
     )
 
 
@@ -246,15 +274,21 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
             ClusterController(
                 client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
             ),
-            PairController(
-                client,
-                caches,
-                shared.caches.clusters,
-                secrets,
-                shared.members,
-                owner=owner,
-                metrics=metrics,
-                recorder=context.recorder,
+            *(
+                [
+                    PairController(
+                        client,
+                        caches,
+                        shared.caches.clusters,
+                        secrets,
+                        shared.members,
+                        owner=owner,
+                        metrics=metrics,
+                        recorder=context.recorder,
+                    )
+                ]
+                if Feature.CAPI in context.features
+                else []
             ),
             WorkController(
                 client,
@@ -283,12 +317,20 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
 
 
 def capi(context: ManagerContext, shared: Shared) -> Components:
-    """Cluster API's lifecycle hooks: registration, the gate, and the rules at each hook."""
+    """Cluster API's Clusters: teardowns, and the lifecycle hooks with registration, the gate, and the rules at each
+    hook. A further step source is added here."""
     client, caches, namespace = context.client, shared.caches, context.namespace
     owner, recorder, metrics = context.shards, context.recorder, context.metrics
+    sources: list[FollowedSource] = []
+    rules: tuple[Rule, ...] = ()
     # A separate Helm queue: a hook cannot wait until all running deployments are finished.
     charts = ChartAvailability(Helm(shared.helm.program) if shared.helm else None)
-    rules = hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
+    if isinstance(caches, AddonCaches):
+        releases, moved = HelmReleases(shared.helm), MovedAddons(shared.teardown)
+        sources.append(SummarySteps(client, caches, releases=releases, moved=moved))
+        rules = hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
+    if Feature.KARMADA in context.features:
+        sources.append(MemberSteps(client, shared.karmada_caches, shared.inventories))
     registry = HookRegistry(rules, plugins=hook_registry.installed())
     handlers = HookHandlers(
         client,
@@ -296,13 +338,25 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
         shared.gate_source,
         namespace=namespace,
         registry=registry,
-        hooks=hook_protocol.switched_on(context.features),
+        hooks=hook_protocol.switched_on(context.feature_gates),
         keys=shared.keys,
         recorder=recorder,
         metrics=GateMetrics(context.registry),
     )
     return Components(
         controllers=(
+            ClusterTeardownController(
+                client,
+                caches,
+                shared.teardown,
+                sources=sources,
+                owner=owner,
+                metrics=metrics,
+                keep=context.keep_teardowns,
+                keys=shared.keys,
+                recorder=recorder,
+                with_credentials=bool(context.features & {Feature.ADDONS, Feature.KARMADA}),
+            ),
             shared.registration,
             UnarmedClusterController(
                 client,
@@ -316,26 +370,32 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
             ),
             OkToDeleteController(client, caches, owner=owner, recorder=recorder, metrics=metrics),
         ),
-        serving=(caches, registry, charts),
-        routes=(
-            *handlers.routes(),
-            cluster_admission.route(
-                client,
-                lambda: caches.clusters.resource,
-                warnings={
-                    CLUSTERS.group: partial(addon_warning.deletion_warning, caches, shared.registration),
-                    MEMBER_CLUSTERS.group: partial(unjoin_warning.unjoin_warning, shared.karmada_caches),
-                },
-            ),
-        ),
-        ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),),
+        serving=(registry, charts),
+        routes=handlers.routes(),
+    )
+
+
+def attribution(context: ManagerContext, shared: Shared) -> Components:
+    """The admission webhook that records which user deletes or releases a cluster, and warns that user."""
+    caches, features = shared.caches, context.features
+    if not features & {Feature.CAPI, Feature.KARMADA}:
+        return Components()
+    warnings: dict[str, DeletionWarning] = {}
+    if isinstance(caches, AddonCaches):
+        warnings[CLUSTERS.group] = partial(addon_warning.deletion_warning, caches, shared.registration)
+    if Feature.KARMADA in features:
+        warnings[MEMBER_CLUSTERS.group] = partial(unjoin_warning.unjoin_warning, shared.karmada_caches)
+    return Components(
+        routes=(cluster_admission.route(context.client, lambda: caches.clusters.resource, warnings=warnings),),
+        ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(context.namespace)),),
     )
 
 
 def protection(context: ManagerContext) -> Components:
-    """Deletion protection. While the feature gate is off, only the controller runs, which removes what it created."""
+    """Deletion protection. While the feature gate is off, only the controller runs: it removes what it created, and
+    restores the policies of install."""
     client, namespace = context.client, context.namespace
-    on = context.features.get(FEATURE, False)
+    on = Feature.PROTECTION in context.features and context.feature_gates.get(PROTECTION_GATE, False)
     controller = ProtectionController(
         client,
         namespace=namespace,
@@ -343,7 +403,7 @@ def protection(context: ManagerContext) -> Components:
         mode=context.protection.mode,
         owner=context.shards,
         metrics=context.metrics,
-        policies=policies(Setting(namespace=namespace)),
+        policies=policies(Setting(namespace=namespace, features=context.features)),
         restored=RestoreReporter(registry=context.registry, recorder=context.recorder).report,
         segments=context.segments,
         answering=context.answering,
@@ -369,7 +429,7 @@ def webhook_registrations(context: ManagerContext) -> Components:
     """The webhook configurations that do not depend on a feature gate."""
 
     def wanted(url: str | None, key: bytes) -> list[Object]:
-        return webhooks(Setting(namespace=context.namespace, url=url, path_key=key))
+        return webhooks(Setting(namespace=context.namespace, features=context.features, url=url, path_key=key))
 
     controller = WebhookController(
         context.client,

@@ -23,7 +23,7 @@ from unwind.members import targets
 from unwind.members.targets import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
@@ -143,10 +143,25 @@ T = TypeVar("T")
 class ClusterCaches(InformerSet):
     """The informers that all controllers of clusters share."""
 
-    def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
-        """`informers`: those that the process shares."""
+    name = "clusters' caches"
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        informers: InformerFactory | None = None,
+        clusters: bool = True,
+        sveltos_clusters: bool = True,
+        homes: Mapping[str, str] | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`informers`: those that the process shares. `clusters`, `sveltos_clusters`: whether Cluster API's Clusters,
+        and SveltosClusters, are watched; otherwise there are none. `homes`: the only namespace in which ConfigMaps, or
+        Secrets, are watched; default: all."""
         super().__init__()
         self._client = client
+        self._with_clusters = clusters
+        self._with_sveltos_clusters = sveltos_clusters
         self._followers: list[Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]] = []
         self._reading_targets: SingleFlight[AddonTarget | None] = SingleFlight()
         self.sveltos_clusters: Informer[SveltosCluster] = Informer(
@@ -177,21 +192,31 @@ class ClusterCaches(InformerSet):
         )
         # Their data is read when it is needed; here only changes matter.
         self.sources = {
-            resource.kind: self._informer(client, decoding.metadata(resource), clock)
+            resource.kind: self._informer(
+                client, decoding.metadata(resource), clock, namespace=(homes or {}).get(resource.kind)
+            )
             for resource in (CONFIG_MAPS, SECRETS)
         }
 
     @property
     def ready(self) -> bool:
         """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
-        return (self.clusters.settled or CLUSTERS.plural in self._troubles) and all(
+        clusters = not self._with_clusters or self.clusters.settled or CLUSTERS.plural in self._troubles
+        return clusters and all(
             informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers()
         )
 
     @property
     def clusters_settled(self) -> bool:
         """Whether all clusters are known."""
-        return self.sveltos_clusters.synced and self.clusters.settled
+        return (not self._with_sveltos_clusters or self.sveltos_clusters.synced) and (
+            not self._with_clusters or self.clusters.settled
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether all caches that decide about removal are synced."""
+        return self.clusters_settled
 
     def observe(self, metrics: Metrics) -> None:
         """Report the informers in these metrics."""
@@ -201,7 +226,8 @@ class ClusterCaches(InformerSet):
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.clusters.run())
+            if self._with_clusters:
+                tasks.create_task(self.clusters.run())
             for informer in self._informers():
                 tasks.create_task(informer.run())
 
@@ -275,7 +301,15 @@ class ClusterCaches(InformerSet):
                 changed(cluster, None, target)
 
     def _informers(self) -> list[Informer[Any]]:
-        return [self.sveltos_clusters, self.teardowns, *self.sources.values()]
+        registered = [self.sveltos_clusters] if self._with_sveltos_clusters else []
+        return [*registered, self.teardowns, *self.sources.values()]
 
-    def _informer(self, client: Client, view: View[T], clock: Clock) -> Informer[T]:
-        return Informer(client, view, clock=clock, troubled=self._troubled(view.resource), listed=self._listed)
+    def _informer(self, client: Client, view: View[T], clock: Clock, namespace: str | None = None) -> Informer[T]:
+        return Informer(
+            client,
+            view,
+            namespace=namespace,
+            clock=clock,
+            troubled=self._troubled(view.resource),
+            listed=self._listed,
+        )

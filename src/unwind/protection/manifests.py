@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import names
+from unwind.api.features import Feature
 from unwind.api.resources import (
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
     PODS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.api.rights import READ, Contribution, Right, Setting
+from unwind.api.rights import Contribution, Right, Setting
 from unwind.protection import policies
 from unwind.protection.kinds import KINDS
 from unwind.protection.webhook import webhook_manifest
 from unwind.server import path_segments
-from unwind.server.manager_names import MANAGER, granted, webhook
+from unwind.server.manager_names import MANAGER, webhook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +101,7 @@ def _later(setting: Setting) -> list[Object]:
     return [*made, *bindings, *earlier, asking]
 
 
-def _manifests(setting: Setting) -> list[Object]:
+def _own_objects(setting: Setting) -> list[Right]:
     home = setting.namespace
     ours = tuple(policy_name(policy.name, home) for policy in policies.policies())
     made, bindings, asking = (
@@ -110,40 +109,60 @@ def _manifests(setting: Setting) -> list[Object]:
         VALIDATING_ADMISSION_POLICY_BINDINGS,
         VALIDATING_WEBHOOK_CONFIGURATIONS,
     )
-    rights = [
+    return [
         # The right to write these objects controls every write in the cluster, so it is for our names only. That covers
         # creation as well, because server-side apply names the object.
-        Right(made.group, (made.plural,), ("create", "patch"), ours),
-        Right(bindings.group, (bindings.plural,), ("create", "patch", "delete"), ours),
-        Right(bindings.group, (bindings.plural,), ("delete",), tuple(sorted(retired(home)))),
-        Right(asking.group, (asking.plural,), ("create", "patch", "delete"), (protection_rules(home),)),
+        Right(made.group, (made.plural,), ("create", "patch"), ours, why="Creates and restores its policies."),
+        Right(
+            bindings.group,
+            (bindings.plural,),
+            ("create", "patch", "delete"),
+            ours,
+            why="Binds its policies, and removes the bindings when the feature gate is off.",
+        ),
+        Right(
+            bindings.group,
+            (bindings.plural,),
+            ("delete",),
+            tuple(sorted(retired(home))),
+            why="Removes the bindings of policies of earlier versions.",
+        ),
+        Right(
+            asking.group,
+            (asking.plural,),
+            ("create", "patch", "delete"),
+            (protection_rules(home),),
+            why="Creates and restores its webhook configuration, and removes it when the feature gate is off.",
+        ),
         *_reading(setting),
     ]
-    return granted(setting, f"{MANAGER}-protection", rules=[right.rule() for right in rights])
 
 
 def _reading(setting: Setting) -> list[Right]:
     """The read rules for custom resources: counting those of a CRD requires the right to list them."""
-    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS)
-    needed: dict[str, list[str]] = {kinds[0].group: [kind.plural for kind in kinds], PODS.group: [PODS.plural]}
+    needed: dict[str, list[str]] = {PODS.group: [PODS.plural]}
     for kind in KINDS:
         needed.setdefault(kind.group, []).append(kind.plural)
-    rights = [Right(group, tuple(resources), READ) for group, resources in needed.items()]
+    why = "Counts what depends on a protected object."
     # Not `get`: on all resources it would include access to every container (pods/exec, nodes/proxy).
-    if setting.authorized_groups is None:
-        return [*rights, Right("*", ("*",), ("list", "watch"))]
-    return [*rights, *(Right(group, ("*",), ("list", "watch")) for group in setting.authorized_groups)]
+    verbs = ("list", "watch")
+    rights = [Right(group, tuple(resources), verbs, why=why) for group, resources in needed.items()]
+    all_or_some = ("*",) if setting.authorized_groups is None else setting.authorized_groups
+    why = (
+        "Counts the objects in a protected Namespace and the custom resources of a protected CRD: their kinds are not"
+        " known in advance. `--authorized-groups` restricts it to API groups."
+    )
+    return [*rights, *(Right(group, ("*",), verbs, why=why) for group in all_or_some)]
 
 
 PROTECTING = Contribution(
     name="protection",
+    features=frozenset({Feature.PROTECTION}),
+    everywhere_by_name=_own_objects,
     kinds=(
-        CLUSTER_ROLES,
-        CLUSTER_ROLE_BINDINGS,
         VALIDATING_ADMISSION_POLICIES,
         VALIDATING_ADMISSION_POLICY_BINDINGS,
         VALIDATING_WEBHOOK_CONFIGURATIONS,
     ),
-    manifests=_manifests,
     later=_later,
 )

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import names
-from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS
+from unwind.api import features, names
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CONFIG_MAPS, SERVICE_ACCOUNTS
+from unwind.kube.errors import NotFoundError
 from unwind.server import path_segments
 
 if TYPE_CHECKING:
+    from unwind.api.features import Features
     from unwind.api.rights import Setting
+    from unwind.kube.client import Client
 
 SERVICE = "unwind"
 """The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
@@ -26,8 +29,10 @@ SERVICE_PORT = f"https:{SERVICE}:{PORT}"
 HTTPS_PORT, METRICS_PORT = 9443, 8080
 """The ports of the Pods."""
 REGISTRATION = "unwind-registration"
-"""The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
+"""The ConfigMap with the installed features, and the ExtensionConfig, from which the manager restores it."""
 REGISTRATION_KEY = "extensionconfig.json"
+FEATURES_KEY = "features"
+"""The installed features in the same ConfigMap, separated by commas."""
 MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND, names.PART_OF_LABEL: names.MANAGED_BY_UNWIND}
 """The labels of every object of ours."""
 
@@ -41,8 +46,7 @@ def webhook(setting: Setting, path: str) -> dict[str, Any]:
 
 
 def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
-    """An additional ClusterRole for the manager, with its binding."""
-    name = f"{name}:{setting.namespace}"
+    """A ClusterRole for the manager, with its binding."""
     return [
         {
             "apiVersion": CLUSTER_ROLES.api_version,
@@ -72,6 +76,16 @@ def is_ours(obj: dict[str, Any]) -> bool:
     return manager == names.MANAGED_BY_UNWIND or (
         manager == names.MANAGED_BY_HELM and labels.get(names.PART_OF_LABEL) == names.MANAGED_BY_UNWIND
     )
+
+
+async def recorded_features(client: Client, namespace: str) -> Features | None:
+    """The features that were installed; None if Unwind is not installed in this namespace."""
+    try:
+        found = await client.get(CONFIG_MAPS, REGISTRATION, namespace=namespace)
+    except NotFoundError:
+        return None
+    written = (found.get("data") or {}).get(FEATURES_KEY)
+    return features.ALL if written is None else features.parse(written, source=f"ConfigMap {namespace}/{REGISTRATION}")
 
 
 def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:

@@ -187,9 +187,21 @@ REQUESTS = Contribution(
 RECORDS = Contribution(
     name="records",
     everywhere=(
-        Right(unwind.GROUP, ("teardowns",), (*READ, "create", "patch", "delete")),
-        Right(unwind.GROUP, ("teardowns/status",), ("patch",)),
+        Right(
+            unwind.GROUP,
+            ("teardowns",),
+            (*READ, "create", "patch", "delete"),
+            why="Records each deletion in a Teardown, and deletes old records.",
+        ),
+        Right(unwind.GROUP, ("teardowns/status",), ("patch",), why="Reports progress and blockers."),
         MANAGE,
     ),
-    at_home=(Right(unwind.GROUP, ("inventories",), (*READ, "create", "patch", "delete")),),
+    at_home=(
+        Right(
+            unwind.GROUP,
+            ("inventories",),
+            (*READ, "create", "patch", "delete"),
+            why="Records what was deployed, and what was left behind.",
+        ),
+    ),
 )

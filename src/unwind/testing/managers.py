@@ -18,6 +18,7 @@ import msgspec
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from unwind.api.features import ALL
 from unwind.api.names import AGGREGATE_LABEL, INSTALL_FIELD_MANAGER, MANAGER_USER_AGENT
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -29,6 +30,7 @@ from unwind.api.resources import (
     SERVICE_ACCOUNTS,
 )
 from unwind.api.rights import Right, Setting
+from unwind.install import user_roles
 from unwind.install.manifests import manifests, resource_of
 from unwind.install.register import metrics_reader
 from unwind.kube import kubeconfig
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from unwind.api.features import Features
     from unwind.kube.client import Object
     from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
@@ -60,11 +63,11 @@ def manager_user(namespace: str) -> str:
 # Permissions
 
 
-async def install_rights(admin: Client, namespace: str) -> None:
+async def install_rights(admin: Client, namespace: str, *, features: Features = ALL) -> None:
     """Install the manager's ServiceAccount, roles and bindings in a namespace. Idempotent."""
     with suppress(AlreadyExistsError):
         await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    for manifest in _rendered(namespace):
+    for manifest in _rendered(namespace, features):
         await admin.apply(resource_of(manifest), manifest, field_manager=INSTALL_FIELD_MANAGER)
 
 
@@ -74,7 +77,7 @@ async def remove_rights(admin: Client, namespace: str) -> None:
         await admin.get(SERVICE_ACCOUNTS, MANAGER, namespace=namespace)
     except NotFoundError:
         return  # no manager ran there
-    for manifest in _rendered(namespace):
+    for manifest in _rendered(namespace, ALL):
         resource, name = resource_of(manifest), manifest["metadata"]["name"]
         if resource.namespaced:
             continue
@@ -111,8 +114,8 @@ async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[No
 
 
 @cache
-def _rendered(namespace: str) -> list[Object]:
-    everything = manifests(Setting(namespace=namespace))
+def _rendered(namespace: str, features: Features) -> list[Object]:
+    everything = manifests(Setting(namespace=namespace, features=features))
     found = [item for item in everything if resource_of(item) in _RIGHTS]
     return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
 
@@ -120,18 +123,18 @@ def _rendered(namespace: str) -> list[Object]:
 # Clients
 
 
-async def manager_connection(admin: Client, namespace: str) -> ClusterConnection:
+async def manager_connection(admin: Client, namespace: str, *, features: Features = ALL) -> ClusterConnection:
     """The connection of the manager of a namespace; its permissions are installed and in effect, including those of
     every ClusterRole with the aggregation label."""
     try:
         token = await _token(admin, namespace)
     except NotFoundError:
-        await install_rights(admin, namespace)
+        await install_rights(admin, namespace, features=features)
         token = await _token(admin, namespace)
     connection = msgspec.structs.replace(admin.connection, certificate=None, key=None, credential=Token(token))
     aggregated = await admin.list(CLUSTER_ROLES, labels=f"{AGGREGATE_LABEL}=true")
     async with Client(connection, user_agent="rights-check") as client:
-        await _until_in_effect(client, namespace, aggregated)
+        await _until_in_effect(client, namespace, [*_rendered(namespace, features), *aggregated])
     return connection
 
 
@@ -151,9 +154,9 @@ async def manager_client(admin: Client, namespace: str) -> AsyncIterator[Client]
         yield client
 
 
-async def manager_kubeconfig(cluster: LocalCluster, namespace: str) -> Path:
+async def manager_kubeconfig(cluster: LocalCluster, namespace: str, *, features: Features = ALL) -> Path:
     """Write a kubeconfig for the manager of a namespace; it lasts as long as the cluster."""
-    connection = await manager_connection(cluster.client, namespace)
+    connection = await manager_connection(cluster.client, namespace, features=features)
     path = cluster.files.kubeconfig(f"manager-{namespace}")
     path.write_text(kubeconfig.document(connection, cluster=cluster.name, user=MANAGER))
     path.chmod(0o600)
@@ -181,12 +184,15 @@ async def _token(admin: Client, namespace: str) -> str:
     return token
 
 
-async def _until_in_effect(client: Client, namespace: str, aggregated: list[Object]) -> None:
+async def _until_in_effect(client: Client, namespace: str, objects: list[Object]) -> None:
     """Wait until RBAC is in effect, a moment after it was written: with a clock that stands still, nothing is
     retried."""
     # One rule per role: a role takes effect as a whole.
-    rendered = [role for role in _rendered(namespace) if role["metadata"]["name"] != metrics_reader(namespace)]
-    roles = [role for role in (*rendered, *aggregated) if role.get("rules")]
+    roles = [
+        role
+        for role in objects
+        if role.get("rules") and role["metadata"]["name"] not in {metrics_reader(namespace), *user_roles.ROLES}
+    ]
     wanted = [_first(role["rules"][0], role["metadata"].get("namespace", "")) for role in roles]
     try:
         async with asyncio.timeout(_HEEDED_WITHIN):
@@ -247,6 +253,12 @@ def expecting_refusals(*resources: str) -> Iterator[None]:
         yield
     finally:
         window.until = datetime.now(UTC)
+
+
+def requests(cluster: LocalCluster) -> Iterator[AuditEvent]:
+    """The requests of all managers, by their ServiceAccounts."""
+    entries = cluster.audit.entries(containing=_MARKS)
+    return (entry for entry in entries if entry.username.endswith(_ACCOUNT))
 
 
 def check_requests(cluster: LocalCluster) -> None:

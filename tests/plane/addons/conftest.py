@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def equipped(plane: Plane) -> Plane:
-    await install(plane.management.client, Setting())
+    await install(plane.management.client, Setting(), accept_shadowing=True)
     return plane
 
 

@@ -316,7 +316,7 @@ _INSTALLED: WeakSet[Client] = WeakSet()
 async def ensure_installed(client: Client) -> None:
     """Install Unwind once for each client of an administrator: an installation takes about a hundred requests."""
     if client not in _INSTALLED:
-        await install(client, Setting())
+        await install(client, Setting(), accept_shadowing=True)
         _INSTALLED.add(client)
 
 

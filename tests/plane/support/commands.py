@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually_sync
+from unwind.api.features import ALL, written
 from unwind.local import tools
 from unwind.local.processes import ProcessId
 
@@ -44,17 +45,19 @@ class CommandResult:
         return {word: int(count) for word, _, count in (part.rpartition(" ") for part in last.split(", "))}
 
 
-async def run(*arguments: str, kubeconfig: Path) -> CommandResult:
+async def run(*arguments: str, kubeconfig: Path, features: str = written(ALL)) -> CommandResult:
+    """Run a command. `features`: those of `install` and `run`; empty for what they do by default."""
     env = os.environ | {"NO_COLOR": "1", "KUBECONFIG": str(kubeconfig)}
+    env |= {"UNWIND_FEATURES": features, "UNWIND_ACCEPT_SHADOWING": "true"} if features else {}
     done = await asyncio.to_thread(
         lambda: subprocess.run([UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False)
     )
     return CommandResult(done)
 
 
-async def command(cluster: LocalCluster, *arguments: str) -> CommandResult:
+async def command(cluster: LocalCluster, *arguments: str, features: str = written(ALL)) -> CommandResult:
     """Run a command with the kubeconfig of a cluster."""
-    return await run(*arguments, kubeconfig=cluster.kubeconfig)
+    return await run(*arguments, kubeconfig=cluster.kubeconfig, features=features)
 
 
 async def json_of(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from unwind.hooks import HookContext, Rule, Wait
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.transport import ServerAnswer
-from unwind.manager.feature_gates import FEATURES, parse
+from unwind.manager.feature_gates import FEATURE_GATES, parse
 
 CLOSED = "waiting for add-on cleanup: "
 AFTER = Hook.AFTER_CONTROL_PLANE_INITIALIZED
@@ -410,5 +410,5 @@ async def test_a_forged_plan_in_the_cache_does_not_open_the_gate() -> None:
 def test_hooks_are_switched_on_one_by_one_and_the_gate_cannot_be_switched_off() -> None:
     assert switched_on(parse("")) == (AFTER, DELETE)
     assert switched_on(parse("BeforeWorkersUpgrade=true")) == (AFTER, Hook.BEFORE_WORKERS_UPGRADE, DELETE)
-    gates = {feature.name for feature in FEATURES}
+    gates = {feature.name for feature in FEATURE_GATES}
     assert {hook.value for hook in Hook} - gates == {AFTER.value, DELETE.value}

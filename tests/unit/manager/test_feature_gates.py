@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unwind.errors import UnwindError
-from unwind.manager.feature_gates import Feature, parse
+from unwind.manager.feature_gates import FeatureGate, parse
 
-KNOWN = (Feature("Off", False, "is off"), Feature("On", True, "is on"))
+KNOWN = (FeatureGate("Off", False, "is off"), FeatureGate("On", True, "is on"))
 
 
 @pytest.mark.parametrize(

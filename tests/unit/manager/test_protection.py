@@ -37,7 +37,7 @@ def share(client: Client, features: str) -> Components:
             client=client,
             namespace="unwind-system",
             roles=tuple(Role),
-            features=parse(features),
+            feature_gates=parse(features),
             registry=registry,
             metrics=Metrics(registry),
             shards=Shards(client, namespace="unwind-system", identity="me"),

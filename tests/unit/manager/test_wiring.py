@@ -8,15 +8,21 @@ from datetime import timedelta
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from unwind.api.annotation_values import DeletePolicy
+from unwind.api.features import ALL, DEFAULT, Feature, written
+from unwind.api.rights import Setting
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import ServerClock
-from unwind.components import FEATURE, ManagerContext, Role
+from unwind.components import ManagerContext, Role
 from unwind.external.member_ends import MemberEnds
+from unwind.install.manifests import manifests
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
-from unwind.kube.informers import Informer
+from unwind.kube.informers import Informer, InformerSet
 from unwind.kube.metrics import Metrics
+from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import components
 from unwind.members.members import Members
@@ -25,6 +31,7 @@ from unwind.teardown.step_removers import RemovalDeps
 from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
+    from unwind.api.features import Features
     from unwind.components import Components
     from unwind.kube.client import Client
 
@@ -39,14 +46,15 @@ class Shards:
         pass
 
 
-def wired(client: Client) -> list[Components]:
+def wired(client: Client, features: Features = ALL) -> list[Components]:
     registry = new_registry()
     return components(
         ManagerContext(
             client=client,
             namespace="home",
             roles=(Role.CONTROLLERS,),
-            features={FEATURE: True},
+            features=features,
+            feature_gates=parse("ResourcesDeletionProtection=true"),
             registry=registry,
             metrics=Metrics(registry),
             shards=cast("Any", Shards()),
@@ -84,6 +92,48 @@ def test_no_resource_of_the_management_cluster_is_watched_twice() -> None:
     )
     assert {"customresourcedefinitions", "namespaces"} <= {plural for plural, *_ in watched}
     assert [what for what, times in watched.items() if times > 1] == []
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        frozenset(),
+        *(frozenset({feature}) for feature in Feature if feature is not Feature.ADDONS),
+        frozenset({Feature.ADDONS, Feature.CAPI}),
+        frozenset({Feature.CAPI, Feature.KARMADA}),
+        DEFAULT,
+        ALL,
+    ],
+    ids=written,
+)
+def test_the_manager_watches_only_what_its_features_have_rights_for(features: Features) -> None:
+    parts = [
+        part for share in wired(Objects(resources=()).client, features) for part in (*share.controllers, *share.serving)
+    ]
+    running = {
+        id(informer) for part in parts if isinstance(part, InformerSet) for informer in cast("Any", part)._informers()
+    }
+    caches = {id(item) for part in parts if isinstance(part, InformerSet) for item in informers_of(part)}
+    roles = [item for item in manifests(Setting(namespace="home", features=features)) if item.get("rules")]
+    for informer in (item for item in reachable(parts) if isinstance(item, Informer)):
+        if id(informer) in caches and id(informer) not in running:
+            continue  # it belongs to a feature that is off, and is not run
+        resource, namespace = informer.view.resource, informer._namespace
+        assert any(
+            resource.plural in rule.get("resources", ())
+            and resource.group in rule["apiGroups"]
+            and {"list", "watch"} <= set(rule["verbs"])
+            and not rule.get("resourceNames")
+            for role in roles
+            if role["kind"] == "ClusterRole" or namespace == role["metadata"]["namespace"]
+            for rule in role["rules"]
+        ), f"{resource.plural} in {namespace or 'all namespaces'}"
+
+
+def informers_of(part: InformerSet) -> list[Any]:
+    """The informers that a set of caches holds, also those that it does not run."""
+    held = [*vars(part).values(), *getattr(part, "sources", {}).values()]
+    return [item for item in held if isinstance(item, Informer)]
 
 
 def reachable(roots: list[Any]) -> list[Any]:

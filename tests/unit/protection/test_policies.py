@@ -10,7 +10,7 @@ import pytest
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.rights import Setting
-from unwind.components import FEATURE
+from unwind.components import PROTECTION_GATE
 from unwind.install.manifests import everything, manifests, resource_of
 from unwind.install.workload import KINDS as RUNNING
 from unwind.manager import feature_gates
@@ -167,5 +167,5 @@ def test_with_authorized_groups_only_these_and_the_protected_kinds_are_read() ->
 
 
 def test_it_is_switched_off_unless_somebody_says_otherwise() -> None:
-    assert feature_gates.parse("")[FEATURE] is False
-    assert feature_gates.parse(f"{FEATURE}=true")[FEATURE] is True
+    assert feature_gates.parse("")[PROTECTION_GATE] is False
+    assert feature_gates.parse(f"{PROTECTION_GATE}=true")[PROTECTION_GATE] is True
