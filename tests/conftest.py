@@ -11,12 +11,16 @@ import pytest
 from hypothesis import settings
 
 from image import build, helm
+from unwind.api.features import ALL
 from unwind.kube.informers import Informer
 from unwind.local.home import Shape
+from unwind.testing import managers, used_rights
 from unwind.testing.managers import is_administrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from _pytest.terminal import TerminalReporter
 
 # Who starts the tests in the background has Ctrl-C ignored in all that they start; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,6 +33,18 @@ settings.register_profile("long", max_examples=5_000, deadline=None)
 settings.load_profile("fixed")
 
 pytest_plugins = ["unwind.testing.plugin"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unused-rights", action="store_true", help="report rights that no manager of this run has used")
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """Over a whole run, what is reported here can be taken away. The audit log of each plane is read at its end."""
+    if config.getoption("--unused-rights"):
+        terminalreporter.section("rights that were granted and never used")
+        for line in used_rights.unused(ALL, managers.used):
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -6,19 +6,24 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from tests.eventually import eventually
+from tests.plane.support import karmada_members
 from tests.plane.support.commands import command, kubectl
+from tests.plane.support.manager_process import running
 from tests.plane.support.objects import absent, new_object
-from unwind.api import karmada, sveltos
+from unwind.api import capi, karmada, sveltos
 from unwind.api.features import Feature, written
 from unwind.api.names import Finalizer
 from unwind.api.resources import (
     CLUSTER_ROLES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    PODS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.install.install import established
 from unwind.kube import object_watch
+from unwind.testing import managers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,13 +105,13 @@ async def test_the_names_of_cluster_apis_kinds_mean_what_they_meant_unless_shado
     assert await meanings(fresh_member, names, tmp_path / "default") == before
 
     with_karmada = f"{DEFAULT},{Feature.KARMADA}"
-    refusal = (await command(fresh_member, "install", "--features", with_karmada)).refusal
+    refusal = (await command(fresh_member, "install", "--features", with_karmada, features="")).refusal
     assert "`kubectl get clusters` and `kubectl delete cluster` would then mean clusters.cluster.karmada.io" in refusal
     assert "use --accept-shadowing and always write clusters.cluster.x-k8s.io" in refusal
     assert await served(client) == {"unwind.dev"}
     assert await recorded(client) == DEFAULT, "nothing was changed"
 
-    accepted = await command(fresh_member, "install", "--features", with_karmada, "--accept-shadowing")
+    accepted = await command(fresh_member, "install", "--features", with_karmada, "--accept-shadowing", features="")
     assert accepted.code == 0, accepted.err
     shadowed = await meanings(fresh_member, names, tmp_path / "karmada")
     assert {new for old, new in zip(before, shadowed, strict=True) if old != new} == {"clusters.cluster.karmada.io"}
@@ -139,3 +144,40 @@ async def test_a_feature_is_removed_when_nothing_is_held_any_more_and_its_kinds_
     assert {"config.projectsveltos.io", "cluster.karmada.io"} <= await served(client), "their objects are user data"
     assert not await absent(client, sveltos.CLUSTER_PROFILES, "held")
     assert set((await command(fresh_member, "install", features="")).counts) == {"unchanged", "left out"}
+
+
+MISSING = {
+    Feature.ADDONS: sveltos.CLUSTER_PROFILES,
+    Feature.CAPI: capi.EXTENSION_CONFIGS,
+    Feature.KARMADA: karmada.WORKS,
+    Feature.PROTECTION: PODS,
+}
+"""One resource of each feature that has informers from the start."""
+
+
+async def test_a_missing_right_of_a_feature_is_named_in_the_log(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    await karmada_members.install(client)
+    kubeconfig = await managers.manager_kubeconfig(plane.management, namespace)
+    plurals = {resource.plural for resource in MISSING.values()}
+    for role in await client.list(CLUSTER_ROLES):
+        if role["metadata"]["name"].endswith(f":{namespace}") and role.get("rules"):
+            rules = [
+                {**rule, "resources": left}
+                for rule in role["rules"]
+                if (left := [name for name in rule["resources"] if name not in {*plurals, "*"}])
+            ]
+            await client.patch(CLUSTER_ROLES, role["metadata"]["name"], {"rules": rules})
+    gates = "ResourcesDeletionProtection=true"
+    wanted = [
+        f'cannot list resource "{resource.plural}" in API group "{resource.group}" at the cluster scope'
+        for resource in MISSING.values()
+    ]
+    managers.expect_refusals_of(namespace, *plurals)
+    async with running(plane.management, namespace, "--feature-gates", gates, kubeconfig=kubeconfig) as manager:
+
+        def named() -> bool:
+            told = [entry.get("why", "") for entry in manager.logged]
+            return all(any(text in why for why in told) for text in wanted)
+
+        await eventually(named, "every missing right in the log")

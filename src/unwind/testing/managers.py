@@ -40,6 +40,7 @@ from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.server.manager_names import MANAGER
+from unwind.testing import used_rights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
+    from unwind.testing.used_rights import UsedRight
 
 # The ServiceAccount is last: if it exists, its permissions do, too.
 _RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_ACCOUNTS)
@@ -238,6 +240,7 @@ class _Window(msgspec.Struct):
     resources: tuple[str, ...]
     since: datetime
     until: datetime | None = None
+    user: str = ""
 
 
 _expected: list[_Window] = []
@@ -255,15 +258,15 @@ def expecting_refusals(*resources: str) -> Iterator[None]:
         window.until = datetime.now(UTC)
 
 
-def requests(cluster: LocalCluster) -> Iterator[AuditEvent]:
-    """The requests of all managers, by their ServiceAccounts."""
-    entries = cluster.audit.entries(containing=_MARKS)
-    return (entry for entry in entries if entry.username.endswith(_ACCOUNT))
+used: set[UsedRight] = set()
+"""The rights that managers have used on all clusters that were checked."""
 
 
 def check_requests(cluster: LocalCluster) -> None:
     """Raise if a manager sent requests with all permissions, or if RBAC refused one that no test expected."""
-    found = Counter(filter(None, map(_wrong, cluster.audit.entries(containing=_MARKS))))
+    entries = list(cluster.audit.entries(containing=_MARKS))
+    used.update(used_rights.used(entry for entry in entries if entry.username.endswith(_ACCOUNT)))
+    found = Counter(filter(None, map(_wrong, entries)))
     if found:
         told = "\n".join(f"  {count} times: {what}" for what, count in sorted(found.items()))
         raise AssertionError(f"requests of managers to {cluster.name} that should not have been sent:\n{told}")
@@ -289,10 +292,19 @@ def _wrong(entry: AuditEvent) -> str:
     return ""
 
 
+def expect_refusals_of(namespace: str, *resources: str) -> None:
+    """From now on, RBAC may refuse requests of the manager of a namespace for these resources (plural names).
+
+    For a manager that is killed: the API server may read its last requests later.
+    """
+    _expected.append(_Window(resources, datetime.now(UTC), user=manager_user(namespace)))
+
+
 def _is_expected(entry: AuditEvent) -> bool:
     at = datetime.fromisoformat(entry.request_received_timestamp)
     return any(
         (not window.resources or entry.object_ref.resource in window.resources)
+        and (not window.user or entry.username == window.user)
         and window.since <= at <= (window.until or at)
         for window in _expected
     )

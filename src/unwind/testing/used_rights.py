@@ -9,7 +9,7 @@ from unwind.api.rights import Setting
 from unwind.install.manifests import feature_rights, rights_at_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from unwind.api.features import Features
     from unwind.local.audit_log import AuditEvent
@@ -52,9 +52,8 @@ def used(entries: Iterable[AuditEvent]) -> set[UsedRight]:
     return found
 
 
-def unused(features: Features, entries: Iterable[AuditEvent]) -> list[str]:
+def unused(features: Features, seen: Collection[UsedRight]) -> list[str]:
     """The rights that were granted and never used: FEATURE: VERB RESOURCE."""
-    seen = used(entries)
     return sorted(
         f"{feature}: {right.verb} {right.resource}" for right, feature in granted(features).items() if right not in seen
     )
