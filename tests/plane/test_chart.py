@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from unwind.api.features import ALL, DEFAULT, Feature
 from unwind.api.meta import LabelSelector
 from unwind.api.rights import Setting
 from unwind.api.workload import Workload
@@ -61,6 +62,7 @@ def comparable(item: Object) -> Object:
 MANY = {
     "image": {"registry": "registry.example:5000", "repository": "team/unwind", "digest": f"sha256:{'a' * 64}"},
     "imagePullSecrets": [{"name": "pull"}],
+    "features": sorted(ALL),
     "replicas": 3,
     "args": ["--keep-teardowns=1d"],
     "env": [{"name": "UNWIND_LOG_FORMAT", "value": "json"}],
@@ -79,7 +81,7 @@ MANY = {
     },
 }
 SETTINGS = {
-    "by default": ({}, Setting(workload=Workload(image=f"unwind:{version('kube-unwind')}"))),
+    "by default": ({}, Setting(features=DEFAULT, workload=Workload(image=f"unwind:{version('kube-unwind')}"))),
     "with many values": (
         MANY,
         Setting(
@@ -109,11 +111,20 @@ SETTINGS = {
 }
 
 
+SETTINGS |= {
+    f"with {', '.join(sorted(some)) or 'no feature'}": (
+        {"features": sorted(some)},
+        Setting(features=some, workload=Workload(image=f"unwind:{version('kube-unwind')}")),
+    )
+    for some in map(frozenset, ((), *((one,) for one in ALL - {Feature.ADDONS}), (Feature.ADDONS, Feature.CAPI)))
+}
+
+
 @pytest.mark.parametrize("case", SETTINGS)
 def test_the_chart_has_the_objects_of_install_and_the_hook_of_uninstall(case: str, tmp_path: Path) -> None:
     values, setting = SETTINGS[case]
     assert setting.workload
-    installed = [item for item in manifests(setting) if item["kind"] != "Namespace"]
+    installed = [item for item in manifests(setting) if item["kind"] not in ("Namespace", "APIService")]
     hook = uninstall_hook.objects(setting, setting.workload)
     found, wanted = rendered(setting.namespace, tmp_path, values), by_name([*installed, *hook])
     assert found.keys() == wanted.keys()
@@ -141,7 +152,15 @@ def test_the_generated_templates_are_current() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"replicas": "two"}, {"image": {"digest": "sha256:1"}}, {"replica": 1}, {"hooks": {"settings": {"a": 1}}}]
+    "wrong",
+    [
+        {"replicas": "two"},
+        {"image": {"digest": "sha256:1"}},
+        {"replica": 1},
+        {"features": ["addons"]},
+        {"features": ["x"]},
+        {"hooks": {"settings": {"a": 1}}},
+    ],
 )
 def test_values_that_are_not_known_are_refused(wrong: Object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="values don't meet the specifications"):

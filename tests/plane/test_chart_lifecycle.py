@@ -24,6 +24,7 @@ from tests.plane.support.objects import absent, new_object, until_refused
 from tests.plane.test_chart import CHART
 from unwind.api import names
 from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.features import ALL
 from unwind.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+
+
+_ALL = f"features={{{','.join(sorted(ALL))}}}"
 
 
 async def helm(cluster: LocalCluster, *arguments: str, fails: bool = False) -> str:
@@ -136,7 +140,7 @@ async def test_nothing_is_registered_before_the_service_answers_and_the_hook_ref
     await serve(plane, client)
     await fresh_member.create_namespace(HOME)
     before = await everything(client)
-    await helm(fresh_member, "install", "unwind", str(CHART), "--set", "replicas=0")
+    await helm(fresh_member, "install", "unwind", str(CHART), "--set", "replicas=0", "--set", _ALL)
     assert "belongs to Helm release unwind; use `helm upgrade`" in (await command(fresh_member, "install")).refusal
     async with running(fresh_member, HOME, UNWIND_CHECK_SERVICE="true") as manager:
         await manager.until_ready("https")
@@ -212,6 +216,7 @@ async def test_unwind_install_with_an_image_makes_the_same_deployment_and_uninst
 
 
 VALUES = {
+    "features": sorted(ALL),
     "nodeSelector": NODE_SELECTOR,
     "tolerations": TOLERATIONS,
     # All Pods share the network of this machine, each with an address of its own.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from unwind.api import capi, names
+from unwind.api.features import ALL
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -94,10 +97,10 @@ def _bound(binding: Object, name: str, subject: Object) -> Object:
 
 
 def _deleting(setting: Setting) -> list[Right]:
-    """What a manager registers is deleted, by name only."""
-    rights = []
+    """What a manager registers is deleted, by name only, also that of features which were installed before."""
+    rights, whole = [], everything(msgspec.structs.replace(setting, features=ALL))
     for resource in _DELETED:
-        found = {item["metadata"]["name"] for item in everything(setting) if resource_of(item) == resource}
+        found = {item["metadata"]["name"] for item in whole if resource_of(item) == resource}
         rights.append(Right(resource.group, (resource.plural,), ("get", "delete"), tuple(sorted(found))))
     return rights
 
