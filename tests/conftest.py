@@ -8,19 +8,24 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 from hypothesis import settings
 
 from image import build, helm
+from tests.namespaces import leave_namespace
 from unwind.api.features import ALL
 from unwind.kube.informers import Informer
 from unwind.local.home import Shape
 from unwind.testing import managers, used_rights
-from unwind.testing.managers import is_administrator
+from unwind.testing.managers import is_administrator, remove_rights
+from unwind.testing.namespaces import new_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from _pytest.terminal import TerminalReporter
+
+    from unwind.local.plane import Plane
 
 # Who starts the tests in the background has Ctrl-C ignored in all that they start; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -58,6 +63,15 @@ def image() -> build.Image:
     if not shutil.which("apt-get"):
         pytest.skip("the image is built from Debian packages, and apt is not installed")
     return build.ensure(helm.native())
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def namespace(plane: Plane) -> AsyncIterator[str]:
+    """A namespace of the management cluster for one test."""
+    name = await new_namespace(plane)
+    yield name
+    await remove_rights(plane.management.client, name)
+    await leave_namespace(plane.management.client, name)
 
 
 # Tests of the machinery itself, which need no manager: deleters act on a member, and here the plane is one.

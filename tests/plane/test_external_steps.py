@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from tests.namespaces import leave_namespace
 from tests.plane.support import azure_objects, karmada_members, profiles
 from tests.plane.support.azure_objects import (
     CACHES,
@@ -23,7 +24,7 @@ from tests.plane.support.profiles import playing
 from tests.plane.support.requested_deletions import ANYTHING, Command, Room, manager, tidy
 from tests.plane.support.works import WorkSite
 from unwind.api.names import AZURE_FINALIZER, CREDENTIALS_PREFIX, Finalizer
-from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.api.resources import SECRETS
 from unwind.api.rights import Right
 from unwind.clock import SYSTEM
 from unwind.deleters.registry import installed
@@ -92,9 +93,7 @@ async def azure_works(plane: Plane, arm: Arm) -> AsyncIterator[tuple[WorkSite, A
     async with joined(client, member) as it:
         site = WorkSite(it, home, there)
         yield site, azure
-    for where, name in ((client, home), (member.client, there)):
-        found = await where.get(NAMESPACES, name)
-        await where.delete(NAMESPACES, name, uid=found["metadata"]["uid"])
+    await leave_namespace(client, home)
 
 
 async def test_a_work_with_an_azure_object_deletes_its_resource(plane: Plane, arm: Arm) -> None:

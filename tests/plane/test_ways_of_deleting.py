@@ -5,13 +5,13 @@ Each way runs once, with the objects of all its rules. A cell fails with what it
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.namespaces import leave_namespace
 from tests.plane.support import azure_objects
 from tests.plane.support.azure_objects import CACHES, AzureObjects, azure_object, cache_id, ledger_of, map_credentials
 from tests.plane.support.controllers import HOLD
@@ -32,6 +32,7 @@ from unwind.api.names import DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, 
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.testing.arm import Arm
 from unwind.testing.managers import remove_rights
+from unwind.testing.namespaces import new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -522,8 +523,7 @@ class Runs:
     async def of(self, kind: type[Way]) -> Outcomes:
         """The outcomes of a way, which runs now if it did not yet."""
         if kind not in self._done:
-            name = f"test-{uuid.uuid4().hex[:8]}"
-            await self._plane.management.create_namespace(name)
+            name = await new_namespace(self._plane)
             self._namespaces.append(name)
             way = kind(self._plane, name)
             row = TABLE[kind].items()
@@ -536,8 +536,7 @@ class Runs:
         client = self._plane.management.client
         for name in self._namespaces:
             await remove_rights(client, name)
-            uid = (await client.get(NAMESPACES, name))["metadata"]["uid"]
-            await client.delete(NAMESPACES, name, uid=uid)
+            await leave_namespace(client, name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from tests.namespaces import leave_namespace
 from tests.plane.support import karmada_members
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.karmada_members import joined
@@ -14,7 +15,7 @@ from tests.plane.support.works import WorkSite, applied, failed, message, said
 from unwind.api.karmada import WORKS
 from unwind.api.meta import is_true
 from unwind.api.names import ADOPT_ANNOTATION, DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL, Finalizer
-from unwind.api.resources import DEPLOYMENTS, NAMESPACES, SECRETS
+from unwind.api.resources import DEPLOYMENTS, SECRETS
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ async def site(plane: Plane) -> AsyncIterator[WorkSite]:
     await member.create_namespace(there)
     async with joined(client, member) as it:
         yield WorkSite(it, home, there)
-    for where, name in ((client, home), (member.client, there)):
-        made = await where.get(NAMESPACES, name)
-        await where.delete(NAMESPACES, name, uid=made["metadata"]["uid"])
+    await leave_namespace(client, home)
 
 
 async def test_a_work_is_applied_to_its_member_and_removed_again(site: WorkSite) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.api.features import Features
+    from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 # The ServiceAccount is last: if it exists, its permissions do, too.
 _RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_ACCOUNTS)
 _HEEDED_WITHIN = 60.0
+# The uids of the cluster-scoped permissions, by server and namespace.
+_installed: dict[tuple[str, str], dict[tuple[Resource, str], str]] = {}
 
 
 def manager_user(namespace: str) -> str:
@@ -69,23 +72,19 @@ async def install_rights(admin: Client, namespace: str, *, features: Features = 
     """Install the manager's ServiceAccount, roles and bindings in a namespace. Idempotent."""
     with suppress(AlreadyExistsError):
         await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    uids = _installed.setdefault((admin.connection.server, namespace), {})
     for manifest in _rendered(namespace, features):
-        await admin.apply(resource_of(manifest), manifest, field_manager=INSTALL_FIELD_MANAGER)
+        resource = resource_of(manifest)
+        made = await admin.apply(resource, manifest, field_manager=INSTALL_FIELD_MANAGER)
+        if not resource.namespaced:
+            uids[resource, manifest["metadata"]["name"]] = made["metadata"]["uid"]
 
 
 async def remove_rights(admin: Client, namespace: str) -> None:
     """Delete the cluster-scoped permissions of a manager; the others are deleted with the namespace."""
-    try:
-        await admin.get(SERVICE_ACCOUNTS, MANAGER, namespace=namespace)
-    except NotFoundError:
-        return  # no manager ran there
-    for manifest in _rendered(namespace, ALL):
-        resource, name = resource_of(manifest), manifest["metadata"]["name"]
-        if resource.namespaced:
-            continue
+    for (resource, name), uid in _installed.pop((admin.connection.server, namespace), {}).items():
         with suppress(NotFoundError, ConflictError):
-            found = await admin.get(resource, name)
-            await admin.delete(resource, name, uid=found["metadata"]["uid"])
+            await admin.delete(resource, name, uid=uid)
 
 
 async def grant(admin: Client, name: str, *rights: Right) -> str:

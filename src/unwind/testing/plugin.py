@@ -6,25 +6,20 @@ Tests and fixtures share one event loop for the session, because the plane runs 
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from unwind.api.resources import NAMESPACES
-from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.kube.errors import ApiError, NotFoundError
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.testing import managers
+from unwind.testing.namespaces import delete_namespace, new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
@@ -51,36 +46,10 @@ async def plane(plane_shape: Shape) -> AsyncIterator[Plane]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def namespace(plane: Plane) -> AsyncIterator[str]:
     """A namespace of the management cluster for one test. It is deleted afterwards, without waiting."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    await plane.management.create_namespace(name)
+    name = await new_namespace(plane)
     yield name
     await managers.remove_rights(plane.management.client, name)
-    await _delete_namespace(plane.management.client, name)
-
-
-async def _delete_namespace(client: Client, name: str) -> None:
-    """Delete it with its ClusterSummaries first: the API server refuses to delete a namespace with gated Clusters."""
-    uid = (await client.get(NAMESPACES, name))["metadata"]["uid"]
-    summaries: list[Object] = []
-    with suppress(ApiError):  # the CRD may not be installed
-        summaries = await client.list(CLUSTER_SUMMARIES, namespace=name)
-    for summary in summaries:
-        meta = summary["metadata"]
-        free = {"metadata": {"uid": meta["uid"], "finalizers": None}}
-        with suppress(NotFoundError):  # it is already gone
-            await client.patch(CLUSTER_SUMMARIES, meta["name"], free, namespace=name)
-            if not meta.get("deletionTimestamp"):
-                await client.delete(CLUSTER_SUMMARIES, meta["name"], uid=meta["uid"], namespace=name)
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await client.delete(NAMESPACES, name, uid=uid)
-            except ApiError as error:
-                if error.code != 403:
-                    raise
-                await asyncio.sleep(0.05)  # the policy does not see their absence yet
-            else:
-                return
+    await delete_namespace(plane.management.client, name)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

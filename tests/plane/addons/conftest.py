@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support.addon_site import AddonSite, target
-from unwind.api.resources import NAMESPACES
 from unwind.api.rights import HOME, Setting
 from unwind.install.install import install
 from unwind.members.member import Member
@@ -41,5 +40,3 @@ async def site(equipped: Plane, cluster: LocalCluster, namespace: str) -> AsyncI
         manager_client(equipped.management.client, HOME) as own,
     ):
         yield AddonSite(equipped, namespace, member, own)
-    made = await cluster.client.get(NAMESPACES, namespace)
-    await cluster.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.eventually import eventually
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 
@@ -48,6 +48,19 @@ def crd(resource: Resource, *versions: str, schema: Object | None = None, **spec
         ],
     }
     return new_object(CUSTOM_RESOURCE_DEFINITIONS, f"{resource.plural}.{resource.group}", spec=content | spec)
+
+
+def api_service_without_server(group: str) -> Object:
+    """An APIService whose server does not exist."""
+    spec = {
+        "group": group,
+        "version": "v1",
+        "service": {"name": "away", "namespace": "default"},
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "insecureSkipTLSVerify": True,
+    }
+    return new_object(API_SERVICES, f"v1.{group}", spec=spec)
 
 
 async def define(client: Client, definition: Object) -> Object:
@@ -110,3 +123,20 @@ async def until_allowed(act: Callable[[], Awaitable[object]], *, within: float =
         await eventually(accepted, "an accepted request", within=within, every=0.05)
     except AssertionError as timed_out:
         raise timed_out from (last[0] if last else None)
+
+
+async def until_there(
+    client: Client,
+    resource: Resource,
+    name: str,
+    holds: Callable[[Object], bool] = lambda _: True,
+    *,
+    namespace: str,
+    within: float = 60.0,
+) -> Object:
+    """The object, once it exists and is so."""
+    found = await object_watch.until(
+        client, resource, name, lambda it: it is not None and holds(it), "there", namespace=namespace, within=within
+    )
+    assert found
+    return found

@@ -13,10 +13,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
+from tests.namespaces import drop
 from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
+from tests.plane.support.objects import until_there
 from unwind.addons.caches import AddonCaches
 from unwind.api.names import SVELTOS_PAUSED_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
     CLUSTER_PROFILES,
@@ -28,7 +30,7 @@ from unwind.api.sveltos import (
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
 from unwind.install.manifests import crds
 from unwind.kube import object_watch
-from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
@@ -307,17 +309,7 @@ class ProfileScene(MemberConfigMaps):
         await object_watch.until_absent(self.client, CLUSTER_SUMMARIES, name, namespace=self.namespace, within=30)
 
     async def until_on_member(self, name: str, holds: Callable[[Object], bool] = lambda _: True) -> Object:
-        found = await object_watch.until(
-            self.member.client,
-            CONFIG_MAPS,
-            name,
-            lambda it: it is not None and holds(it),
-            "there",
-            namespace=self.namespace,
-            within=30,
-        )
-        assert found
-        return found
+        return await until_there(self.member.client, CONFIG_MAPS, name, holds, namespace=self.namespace, within=30)
 
     async def until_off_member(self, name: str) -> None:
         await object_watch.until_absent(self.member.client, CONFIG_MAPS, name, namespace=self.namespace, within=30)
@@ -336,28 +328,22 @@ class ProfileScene(MemberConfigMaps):
             if item["spec"]["target"].get("namespace") == self.namespace:
                 with suppress(NotFoundError):
                     await self.client.delete(TEARDOWNS, item["metadata"]["name"], uid=item["metadata"]["uid"])
-        for kind in (CLUSTER_PROFILES, PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, INVENTORIES, SECRETS):
-            namespace = self.namespace if kind.namespaced else None
-            for item in await self.client.list(kind, namespace=namespace):
-                meta = item["metadata"]
-                if kind is CLUSTER_PROFILES and not meta["name"].startswith(self.namespace):
-                    continue
-                with suppress(NotFoundError, ConflictError):
-                    await self.client.delete(kind, meta["name"], uid=meta["uid"], namespace=namespace)
-                with suppress(NotFoundError):
-                    await self.client.patch(kind, meta["name"], {"metadata": {"finalizers": None}}, namespace=namespace)
+        for profile in await self.client.list(CLUSTER_PROFILES):
+            if profile["metadata"]["name"].startswith(self.namespace):
+                await drop(self.client, CLUSTER_PROFILES, profile)
+        for kind in (PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, INVENTORIES, SECRETS):
+            for item in await self.client.list(kind, namespace=self.namespace):
+                await drop(self.client, kind, item)
 
 
 @asynccontextmanager
 async def playing(plane: Plane, namespace: str) -> AsyncIterator[ProfileScene]:
-    """A scene with a namespace of its own on the first member, which goes with it."""
+    """A scene with a namespace of its own on the first member, which stays there."""
     member = plane.members["member-1"]
     await member.create_namespace(namespace)
     scene = ProfileScene(plane.management.client, member, namespace)
     yield scene
     await scene.clear()
-    made = await member.client.get(NAMESPACES, namespace)
-    await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
 
 
 async def pause(client: Client, profile: str, *, paused: bool = True) -> None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from tests.eventually import eventually
 from tests.plane.support.controllers import Owner
 from tests.plane.support.karmada_members import running
+from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import config_map
 from unwind.api.karmada import CLUSTERS, WORKS, Work
 from unwind.api.meta import find
@@ -130,17 +131,7 @@ class WorkSite:
     async def until_there(
         self, name: str, holds: Callable[[Object], bool] = lambda _: True, resource: Resource = CONFIG_MAPS
     ) -> Object:
-        found = await object_watch.until(
-            self.member.cluster.client,
-            resource,
-            name,
-            lambda it: it is not None and holds(it),
-            "there",
-            namespace=self.there,
-            within=60,
-        )
-        assert found
-        return found
+        return await until_there(self.member.cluster.client, resource, name, holds, namespace=self.there)
 
     async def until_not_there(self, name: str) -> None:
         await object_watch.until_absent(self.member.cluster.client, CONFIG_MAPS, name, namespace=self.there, within=60)
