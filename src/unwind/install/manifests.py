@@ -83,9 +83,14 @@ def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) ->
 
 def _manifests(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
     _check(setting)
-    others = [manifest for contribution in _of(setting, register) for manifest in contribution.manifests(setting)]
     kinds = [item.custom_resource_definition() for item in definitions(setting)]
-    return [marked(manifest) for manifest in (namespace(setting), *kinds, *_rights(setting, register), *others)]
+    return [*map(marked, (namespace(setting), *kinds)), *without_crds(setting, register)]
+
+
+def without_crds(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """All manifests after the namespace and the CRDs, which take much longer to render."""
+    others = [manifest for contribution in _of(setting, register) for manifest in contribution.manifests(setting)]
+    return [marked(manifest) for manifest in (*_rights(setting, register), *others)]
 
 
 def _of(setting: Setting, register: Sequence[Contribution]) -> list[Contribution]:

@@ -31,7 +31,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Right, Setting
 from unwind.install import user_roles
-from unwind.install.manifests import manifests, resource_of
+from unwind.install.manifests import resource_of, without_crds
 from unwind.install.register import metrics_reader
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
@@ -116,7 +116,7 @@ async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[No
 
 @cache
 def _rendered(namespace: str, features: Features) -> list[Object]:
-    everything = manifests(Setting(namespace=namespace, features=features))
+    everything = without_crds(Setting(namespace=namespace, features=features))
     found = [item for item in everything if resource_of(item) in _RIGHTS]
     return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
 from tests.plane.support.bucket_chains import remove_kind
 from tests.plane.support.buckets import Buckets, define
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.install.manifests import crds
-from unwind.kube import object_watch
-from unwind.kube.errors import AlreadyExistsError
+from tests.plane.support.profiles import serve
+from unwind.api.unwind import INVENTORIES, TEARDOWNS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,8 +29,4 @@ async def buckets(plane: Plane, namespace: str) -> AsyncIterator[Buckets]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def records(plane: Plane) -> None:
     """The CRDs of Unwind itself, for the ledger."""
-    client = plane.management.client
-    for body in crds("unwind.dev"):
-        with suppress(AlreadyExistsError):  # another test was first
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-        await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+    await serve(plane.management.client, ("unwind.dev",), (INVENTORIES, TEARDOWNS))

@@ -7,6 +7,7 @@ import base64
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import yaml
@@ -67,15 +68,21 @@ async def install(client: Client) -> None:
     await serve(client, ("config.projectsveltos.io", "lib.projectsveltos.io", "unwind.dev"), KINDS)
 
 
+_SERVED: WeakKeyDictionary[Client, set[str]] = WeakKeyDictionary()
+
+
 async def serve(client: Client, groups: Iterable[str], kinds: Iterable[Resource]) -> None:
-    """Have the kinds of these groups served, and watches of these kinds answered."""
+    """Have the kinds of these groups served, and watches of these kinds answered. For each client, only the first time:
+    the API server checks a whole CRD before it says that it exists."""
+    served = _SERVED.setdefault(client, set())
     fresh = False
-    for group in groups:
+    for group in [group for group in groups if group not in served]:
         for body in crds(group):
             with suppress(AlreadyExistsError):  # another test was first
                 await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
                 fresh = True
             await object_watch.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+        served.add(group)
     if fresh:  # otherwise the test that created them has waited
         # All at once: a watch without objects is known to be answered only when its second is over.
         await asyncio.gather(*(eventually(partial(_watched, client, kind), f"a watch of {kind}") for kind in kinds))
