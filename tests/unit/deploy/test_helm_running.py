@@ -75,9 +75,8 @@ def remembered(directory: Path, secret: bytes) -> list[Path]:
     return found
 
 
-async def test_nothing_secret_stays_where_the_process_is_killed(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    script = program(tmp_path, f"pwd > {tmp_path}/where; echo $$ > {pids}; exec sleep 600")
+async def upgrading(script: Path, directory: Path) -> asyncio.subprocess.Process:
+    """A process that runs an upgrade with secrets in it."""
     code = (
         "import asyncio, pathlib; from unwind.helm.program import Helm; from unwind.helm.charts import Chart;"
         "from unwind.kube.kubeconfig import ClusterConnection as Connection, Token;"
@@ -85,7 +84,13 @@ async def test_nothing_secret_stays_where_the_process_is_killed(tmp_path: Path) 
         "Connection(server='https://member.test', credential=Token('hush')),"
         "Chart(release='web', namespace='shop', chart='web', values=('password: hush',)), owner='me'))"
     )
-    ours = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=tmp_path)
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=directory)
+
+
+async def test_nothing_secret_stays_where_the_process_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = program(tmp_path, f"pwd > {tmp_path}/where; echo $$ > {pids}; exec sleep 600")
+    ours = await upgrading(script, tmp_path)
     await until_there(pids)
     ours.send_signal(signal.SIGKILL)
     await ours.wait()
@@ -190,13 +195,7 @@ async def deploy_once(work: Callable[[str], Awaitable[float | None]]) -> None:
 async def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = program(tmp_path, f"echo $$ > {pids}; exec sleep 600")
-    code = (
-        "import asyncio, pathlib; from unwind.helm.program import Helm; from unwind.helm.charts import Chart;"
-        "from unwind.kube.kubeconfig import ClusterConnection as Connection;"
-        f"asyncio.run(Helm(pathlib.Path({str(script)!r})).upgrade(Connection(server='https://member.test'),"
-        "Chart(release='web', namespace='shop', chart='web'), owner='me'))"
-    )
-    ours = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=tmp_path)
+    ours = await upgrading(script, tmp_path)
     pid = int(await until_there(pids))
     ours.send_signal(signal.SIGKILL)
     await ours.wait()

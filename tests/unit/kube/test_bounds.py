@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from unwind.kube import transport as transport_module
 from unwind.kube.errors import UnreachableError
 from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport, ServerAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntrue"
 
@@ -42,6 +46,18 @@ async def test_informational_answers_are_skipped(before: bytes) -> None:
         assert server.connections == 1
 
 
+def endlessly(data: bytes) -> Callable[[Call], Awaitable[None]]:
+    """A server that answers a request with the same again and again."""
+
+    async def talk(call: Call) -> None:
+        await call.asked()
+        while True:
+            call.writer.write(data)
+            await call.writer.drain()
+
+    return talk
+
+
 async def test_informational_answers_before_a_stream_are_skipped() -> None:
     hint = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     async with served(saying(hint + STREAM + chunk(b"one\n") + b"0\r\n\r\n")) as (transport, _):
@@ -49,13 +65,7 @@ async def test_informational_answers_before_a_stream_are_skipped() -> None:
 
 
 async def test_endless_informational_answers_are_given_up() -> None:
-    async def talk(call: Call) -> None:
-        await call.asked()
-        while True:
-            call.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000)
-            await call.writer.drain()
-
-    async with served(talk) as (transport, _):
+    async with served(endlessly(b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000)) as (transport, _):
         with pytest.raises(UnreachableError, match="informational"):
             await get(transport)
 
@@ -232,13 +242,7 @@ async def test_a_proxy_that_answers_with_the_password_has_it_left_out() -> None:
 
 
 async def test_what_a_proxy_answers_is_bounded() -> None:
-    async def talk(call: Call) -> None:
-        await call.asked()
-        while True:
-            call.writer.write(b"x" * 10_000)
-            await call.writer.drain()
-
-    async with served(talk) as (transport, _):
+    async with served(endlessly(b"x" * 10_000)) as (transport, _):
         through = HttpTransport(
             ClusterConnection(server="https://example.invalid:6443", proxy=f"http://127.0.0.1:{transport._way.port}"),
             user_agent="test",
