@@ -12,8 +12,8 @@ from unwind.local.pods.sandbox import Mount, Sandbox
 from unwind.local.pods.volumes import expand
 
 
-def _image(root: Path) -> Image:
-    return Image(digest="sha256:0", root=root, entrypoint=[], command=[], environment={}, user=65532, group=65532)
+def _image(*layers: Path) -> Image:
+    return Image(digest="sha256:0", layers=layers, entrypoint=[], command=[], environment={}, user=65532, group=65532)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,17 @@ def test_an_image_is_found_by_the_last_part_of_its_name(reference: str) -> None:
 
 
 def test_links_of_an_image_lead_to_paths_inside_of_it(tmp_path: Path) -> None:
-    (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "run").symlink_to("/run")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "out").symlink_to("../../../etc")
-    (tmp_path / "loop").symlink_to("loop")
-    image = _image(tmp_path)
+    top, base = tmp_path / "top", tmp_path / "base"
+    for layer in (top, base):
+        (layer / "var").mkdir(parents=True)
+    (base / "var" / "run").symlink_to("/run")
+    (base / "run").mkdir()
+    (base / "out").symlink_to("../../../etc")
+    (base / "loop").symlink_to("loop")
+    (base / "file").symlink_to("/elsewhere")
+    (top / "file").write_text("hides the link below")
+    image = _image(top, base)
+    assert image.inside("/file") == PurePosixPath("/file")
     assert image.inside("/var/run/secrets/token") == PurePosixPath("/run/secrets/token")
     assert image.inside("/out/passwd") == PurePosixPath("/etc/passwd")
     assert image.inside("/loop/x") == PurePosixPath("/loop/x")

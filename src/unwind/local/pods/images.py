@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,14 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LINKS = 40
+_KEPT = 7 * 24 * 3600
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """An unpacked image."""
 
     digest: str
-    root: Path
-    """The directory of its files. It is shared, and must not be changed."""
+    layers: tuple[Path, ...]
+    """The directories of its files, the topmost first. They are shared, and must not be changed."""
     entrypoint: list[str]
     command: list[str]
     environment: dict[str, str]
@@ -40,44 +44,66 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
             if part == "..":
                 done = done.parent
                 continue
-            here = self.root / (done / part).relative_to("/")
-            if here.is_symlink() and links < _LINKS:
+            link = self._link(done / part)
+            if link and links < _LINKS:
                 links += 1
-                target = PurePosixPath(here.readlink())
+                target = PurePosixPath(link)
                 done = PurePosixPath("/") if target.is_absolute() else done
                 rest = [part for part in target.parts if part != "/"] + rest
             else:
                 done /= part
         return done
 
+    def _link(self, path: PurePosixPath) -> Path | None:
+        """Where a path points to, if it is a symbolic link."""
+        places = (layer / path.relative_to("/") for layer in self.layers)
+        found = next((place for place in places if place.exists() or place.is_symlink()), None)
+        return found.readlink() if found and found.is_symlink() else None
+
 
 def unpack(archive: Path) -> Image:
-    """Unpack an OCI archive with one image, unless this was done before."""
+    """Unpack the layers of an OCI archive with one image, unless this was done before."""
     with tarfile.open(archive) as files:
         [described] = _json(files, "index.json")["manifests"]
         manifest = _json(files, _blob(described))
         config = _json(files, _blob(manifest["config"]))
         digest: str = described["digest"]
-        root = cache_dir() / "pods" / digest.removeprefix("sha256:")
-        if not root.exists():
-            root.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=root.parent) as name:
-                draft = Path(name) / "root"
-                draft.mkdir()
-                for layer in manifest["layers"]:
-                    _extract(_file(files, _blob(layer)), draft)
-                os.rename(draft, root)  # noqa: PTH104 - fails if another process was faster, as it must
+        layers = tuple(_layer(files, layer) for layer in reversed(manifest["layers"]))
+    _prune(layers[0].parent)
     given = config["config"]
     user, _, group = given.get("User", "0").partition(":")
     return Image(
         digest=digest,
-        root=root,
+        layers=layers,
         entrypoint=given.get("Entrypoint") or [],
         command=given.get("Cmd") or [],
         environment=dict(one.split("=", 1) for one in given.get("Env") or ()),
         user=int(user),
         group=int(group or user),
     )
+
+
+def _layer(files: tarfile.TarFile, descriptor: Mapping[str, Any]) -> Path:
+    """The directory of a layer. Most images share all layers but the topmost."""
+    path = cache_dir() / "pods" / str(descriptor["digest"]).removeprefix("sha256:")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=path.parent) as name:
+            draft = Path(name) / "layer"
+            draft.mkdir()
+            _extract(_file(files, _blob(descriptor)), draft)
+            with suppress(OSError):  # another process may have been faster
+                draft.rename(path)
+    os.utime(path)
+    return path
+
+
+def _prune(directory: Path) -> None:
+    """Remove layers that were not used for a week."""
+    for layer in directory.iterdir():
+        with suppress(FileNotFoundError):
+            if time.time() - layer.stat().st_mtime > _KEPT:
+                shutil.rmtree(layer, ignore_errors=True)
 
 
 def repository(reference: str) -> str:

@@ -60,7 +60,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
     def _lines(self, directory: Path) -> Iterator[str]:
         root = directory / "root"
-        options = f"lowerdir={self.image.root},upperdir={directory / 'upper'},workdir={directory / 'work'}"
+        lower = ":".join(str(layer) for layer in self.image.layers)
+        options = f"lowerdir={lower},upperdir={directory / 'upper'},workdir={directory / 'work'}"
         yield "set -e"
         yield f"echo {shlex.quote(self.hostname)} > /proc/sys/kernel/hostname"
         yield _line("mount", "-t", "overlay", "-o", options, "overlay", root)
