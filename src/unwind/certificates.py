@@ -36,7 +36,7 @@ class Authority:
     """A certificate authority: a new one, or a stored one (`Authority.kept`)."""
 
     def __init__(self, name: str, *, lifetime: dt.timedelta = LIFETIME, now: dt.datetime | None = None) -> None:
-        key = new_key()
+        key = new_private_key()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
             _builder(subject=subject, issuer=subject, key=key, lifetime=lifetime, now=now)
@@ -86,7 +86,7 @@ class Authority:
         lifetime: dt.timedelta = LIFETIME,
         now: dt.datetime | None = None,
     ) -> KeyPair:
-        key = new_key()
+        key = new_private_key()
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
             + [x509.NameAttribute(NameOID.COMMON_NAME, name)]
@@ -106,7 +106,7 @@ class Authority:
         return KeyPair(certificate=certificate_pem(builder.sign(self._key, hashes.SHA256())), key=private_pem(key))
 
 
-def new_key() -> ec.EllipticCurvePrivateKey:
+def new_private_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 

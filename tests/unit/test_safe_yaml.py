@@ -9,7 +9,7 @@ from unwind import safe_yaml
 from unwind.deploy import manifest_sources
 from unwind.errors import UnwindError
 from unwind.helm.release_secrets import HelmRelease
-from unwind.helm.release_secrets import manifests as released
+from unwind.helm.release_secrets import release_manifests as released
 from unwind.kube import kubeconfig
 
 MERGES = "a: &a {k: v}\n" + "".join(

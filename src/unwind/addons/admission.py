@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.addons.manifests import PROFILES_PATH
-from unwind.addons.step_source import is_of, step_of
+from unwind.addons.step_source import is_on_cluster, step_of
 from unwind.api import admission
 from unwind.api.capi import Cluster
 from unwind.api.fields import Model
@@ -126,7 +126,7 @@ def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes) -> str:
     status = f"{meta.namespace}/{meta.name}" if same > 1 else meta.name
     if not caches.ready:
         return f"its add-ons are not known yet; follow with: unwind status {status}"
-    found = [item for item in caches.summaries.cache.by("cluster", key_of(target)) if is_of(item, target)]
+    found = [item for item in caches.summaries.cache.by("cluster", key_of(target)) if is_on_cluster(item, target)]
     steps = [
         step_of(summary)
         for summary in found

@@ -62,7 +62,7 @@ def _profile_view(resource: Resource) -> View[SeenProfile]:
     def decode(body: msgspec.Raw) -> SeenProfile:
         it = typed.decode(body)
         document = msgspec.json.decode(body).get("spec") or {}
-        unread = tuple(validation.unread(document, ProfileSpec))
+        unread = tuple(validation.unknown_fields(document, ProfileSpec))
         return SeenProfile(metadata=it.metadata, spec=it.spec, status=it.status, unread=unread)
 
     return View(resource, decode, typed.stamp)  # type: ignore[arg-type] # it reads nothing but the metadata

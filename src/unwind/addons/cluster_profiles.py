@@ -68,7 +68,7 @@ class ProfileState(msgspec.Struct, frozen=True, kw_only=True):
 def cached(caches: AddonCaches, target: AddonTarget) -> list[ProfileState]:
     """Profile states from the caches, which may be stale."""
     summaries = caches.summaries.cache
-    return standing(
+    return matching_profiles(
         target, list(caches.all_profiles()), named=lambda name: summaries.get(Key(target.ref.namespace, name))
     )
 
@@ -84,7 +84,7 @@ async def fresh(caches: AddonCaches, client: Client, target: AddonTarget) -> lis
             for item in await _all(client, informer.view, namespace)
         ]
     summaries = await _all(client, caches.summaries.view, target.ref.namespace)
-    return standing(target, seen, named={summary.metadata.name: summary for summary in summaries}.get)
+    return matching_profiles(target, seen, named={summary.metadata.name: summary for summary in summaries}.get)
 
 
 async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:
@@ -96,7 +96,7 @@ async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:
     return found
 
 
-def standing(
+def matching_profiles(
     target: AddonTarget, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
 ) -> list[ProfileState]:
     """The profiles that match a cluster (pure). `named`: looks up a summary by name in the cluster's namespace."""
@@ -131,4 +131,4 @@ def _refused(key: ProfileKey, profile: SeenProfile, everyone: Iterable[Seen]) ->
             if (other.kind, other.namespace) == (key.kind, key.namespace)
         }
         cycle = shortest_cycle(needs, key.name)
-    return str(validation.Held(objections=objections, cycle=cycle)) if objections.any or cycle else ""
+    return str(validation.HeldProfile(objections=objections, cycle=cycle)) if objections.any or cycle else ""

@@ -50,12 +50,12 @@ _MOST = 500
 _COALESCED = 1.0
 
 
-def name_of(cluster: ClusterKey) -> str:
+def configuration_name(cluster: ClusterKey) -> str:
     """Sveltos' name for the ClusterConfiguration."""
     return f"{cluster.type.lower()}-{cluster.name}"
 
 
-def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[DeployedFeature, ...]:
+def deployed_features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[DeployedFeature, ...]:
     """What a summary has deployed on its cluster (pure)."""
     there = [
         item.entry
@@ -189,11 +189,11 @@ class ConfigurationController(Controller["ClusterKey"]):
             return ()  # nothing deployed yet
         known = self._known.get(uid)
         if known is None or known[0] != state:
-            known = self._known[uid] = (state, features(summary, await self._inventories.at_hand(uid)))
+            known = self._known[uid] = (state, deployed_features(summary, await self._inventories.at_hand(uid)))
         return known[1]
 
     async def _write(self, cluster: ClusterKey, status: ClusterConfigurationStatus) -> None:
-        name, namespace = name_of(cluster), cluster.namespace
+        name, namespace = configuration_name(cluster), cluster.namespace
         body = {"status": spelled_out(status) or None}
         while True:
             try:
@@ -207,7 +207,7 @@ class ConfigurationController(Controller["ClusterKey"]):
 
     async def _discard(self, cluster: ClusterKey) -> None:
         self._written.pop(cluster, None)
-        name, namespace = name_of(cluster), cluster.namespace
+        name, namespace = configuration_name(cluster), cluster.namespace
         with suppress(NotFoundError, ConflictError):  # already deleted or replaced
             found = await self._client.get(CLUSTER_CONFIGURATIONS, name, namespace=namespace)
             uid = found["metadata"]["uid"]

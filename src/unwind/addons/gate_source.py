@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.addons.cluster_summaries import that_hold
-from unwind.addons.step_source import behaviour, is_of, step_name
+from unwind.addons.step_source import behaviour, is_on_cluster, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.members.targets import key_of
@@ -75,7 +75,9 @@ class SummaryGateSource:
 
     def _known(self, target: AddonTarget) -> list[ClusterSummary]:
         return [
-            summary for summary in self._caches.summaries.cache.by("cluster", key_of(target)) if is_of(summary, target)
+            summary
+            for summary in self._caches.summaries.cache.by("cluster", key_of(target))
+            if is_on_cluster(summary, target)
         ]
 
     async def _read_summaries(self, target: AddonTarget) -> list[ClusterSummary]:
@@ -86,7 +88,7 @@ class SummaryGateSource:
                 # A summary of another cluster that cannot be decoded does not block this one.
                 here = [item for item in page.items or () if _cluster_of(item).spec.cluster_name == target.ref.name]
                 found += map(_summary, here)
-        return [summary for summary in found if is_of(summary, target)]
+        return [summary for summary in found if is_on_cluster(summary, target)]
 
     def _is_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary, by the caches. While unknown, it blocks."""

@@ -200,7 +200,7 @@ def _charts(it: ProfileState) -> Iterable[Where]:
     if it.carried_out:
         for asked in it.profile.spec.helm_charts:
             if asked.helm_chart_action == HelmChartAction.INSTALL:
-                chart = charts.read(asked)
+                chart = charts.read_chart(asked)
                 yield Where(chart.chart, chart.repository, chart.version)
 
 

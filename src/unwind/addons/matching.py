@@ -39,7 +39,7 @@ class Verdict(Enum):
     UNWANTED = "unwanted"
 
 
-def verdict(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Verdict:
+def match(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Verdict:
     """How a profile relates to a cluster; None is a cluster that does not exist.
 
     A paused cluster is not handled here: its summaries are updated but not acted on, as in Sveltos.
@@ -64,7 +64,7 @@ def matches(key: ProfileKey, spec: ProfileSpec, target: AddonTarget) -> bool:
     if key.namespace and target.ref.namespace != key.namespace:
         return False  # a Profile matches clusters of its own namespace only
     return selects(spec.cluster_selector, target.labels) or any(
-        names(reference, target, home=key.namespace) for reference in spec.cluster_refs
+        refers_to(reference, target, home=key.namespace) for reference in spec.cluster_refs
     )
 
 
@@ -99,7 +99,7 @@ def type_of(reference: Reference) -> ClusterType | None:
     return _KINDS.get((reference.api_version.partition("/")[0], reference.kind))
 
 
-def names(reference: Reference, target: AddonTarget, *, home: str = "") -> bool:
+def refers_to(reference: Reference, target: AddonTarget, *, home: str = "") -> bool:
     """Whether a reference names this cluster. `home`: the namespace if the reference has none."""
     return (
         type_of(reference) is target.type

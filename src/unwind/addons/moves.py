@@ -16,7 +16,7 @@ import msgspec
 
 from unwind import logs
 from unwind.addons import cluster_summaries
-from unwind.addons.step_source import effort, is_of
+from unwind.addons.step_source import effort, is_on_cluster
 from unwind.api.fields import Model
 from unwind.api.meta import ref_of
 from unwind.api.names import OWNERS_ANNOTATION
@@ -146,7 +146,7 @@ class OwnerRecordController(Controller[ClusterKey]):
             return None
         if not self._owner.owns(key.shard):
             return None
-        here = [it for it in self._caches.summaries.cache.by("cluster", key) if is_of(it, target)]
+        here = [it for it in self._caches.summaries.cache.by("cluster", key) if is_on_cluster(it, target)]
         if not here and OWNERS_ANNOTATION not in target.annotations:
             return None
         wanted = to_record(target, {it.metadata.name: it.metadata.uid for it in here})

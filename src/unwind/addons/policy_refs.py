@@ -11,7 +11,7 @@ from unwind.addons import validation
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import DeploymentType
 from unwind.concurrency import gather_limited
-from unwind.deploy.manifest_sources import ManifestSource, parse
+from unwind.deploy.manifest_sources import ManifestSource, parse_source
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 
@@ -31,7 +31,9 @@ class UnsupportedError(UnwindError):
     """A source uses an unsupported feature: nothing of the profile is applied."""
 
 
-async def read(client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = "") -> list[ManifestSource]:
+async def read_sources(
+    client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = ""
+) -> list[ManifestSource]:
     """The sources of a profile, in its order, each with its errors.
 
     `namespace`: the default for references without one, that of the cluster. `tenant`: the namespace of a Profile,
@@ -72,11 +74,11 @@ async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str,
 
 
 async def _parse(source: ManifestSource, held: Object) -> ManifestSource:
-    return parse(source, held)
+    return parse_source(source, held)
 
 
 async def _parse_elsewhere(source: ManifestSource, held: Object) -> ManifestSource:
-    return await asyncio.to_thread(parse, source, held)
+    return await asyncio.to_thread(parse_source, source, held)
 
 
 def _faulty(source: ManifestSource, fault: str) -> ManifestSource:

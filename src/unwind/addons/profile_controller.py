@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from unwind.addons import cluster_summaries, matching, summary_status, validation
-from unwind.addons.matching import ProfileKey, Verdict, is_paused, verdict
+from unwind.addons.matching import ProfileKey, Verdict, is_paused, match
 from unwind.addons.validation import Gated, holds
 from unwind.api import names
 from unwind.api.fields import Unknown
@@ -137,7 +137,7 @@ class ProfileController(Controller[ProfileKey]):
         if old and new and _matters(old) == _matters(new):
             return
         for key, profile in self._caches.all_profiles():
-            before, after = (verdict(key, profile.spec, item) for item in (old, new))
+            before, after = (match(key, profile.spec, item) for item in (old, new))
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
                 self._pairs.add(Pair(key, cluster))
                 self._queue.add(key)
@@ -193,7 +193,7 @@ class ProfileController(Controller[ProfileKey]):
         labelled = () if spec.cluster_selector.empty else self._caches.targets(spec.cluster_selector.match_labels)
         seen: set[ClusterKey] = set()
         for target in (*named, *labelled):
-            if target and key_of(target) not in seen and verdict(key, spec, target) in (Verdict.WANTED, Verdict.LATER):
+            if target and key_of(target) not in seen and match(key, spec, target) in (Verdict.WANTED, Verdict.LATER):
                 seen.add(key_of(target))
                 yield target
 
@@ -209,7 +209,7 @@ class ProfileController(Controller[ProfileKey]):
         if profile and is_paused(profile.metadata) and target and not target.terminating:
             return None  # nothing of it changes on a cluster that stays
         wanted = profile is not None and not profile.metadata.terminating
-        said = verdict(pair.profile, profile.spec, target) if profile and wanted else Verdict.UNWANTED
+        said = match(pair.profile, profile.spec, target) if profile and wanted else Verdict.UNWANTED
         if said is Verdict.UNWANTED:
             self._taken.pop(pair, None)
             if summary and not summary.metadata.terminating:
@@ -302,7 +302,7 @@ class ProfileController(Controller[ProfileKey]):
             made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
             same = target is not None and made_for == target.ref.uid
             same = same and cluster_summaries.owner_uid(summary) == profile.metadata.uid
-            if same and verdict(pair.profile, profile.spec, target) is not Verdict.UNWANTED:
+            if same and match(pair.profile, profile.spec, target) is not Verdict.UNWANTED:
                 return
         if isinstance(
             cluster_summaries.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown
@@ -345,7 +345,7 @@ class ProfileController(Controller[ProfileKey]):
                 await self._write_status(key, profile)
         return None
 
-    def held(self, key: ProfileKey, profile: SeenProfile) -> validation.Held | None:
+    def held(self, key: ProfileKey, profile: SeenProfile) -> validation.HeldProfile | None:
         """Why nothing new of the profile is deployed, or None."""
         objections = validation.objections(key, profile.spec, profile.unread)
         cycle = None
@@ -356,7 +356,7 @@ class ProfileController(Controller[ProfileKey]):
                 if (other.kind, other.namespace) == (key.kind, key.namespace)
             }
             cycle = shortest_cycle(needs, key.name)
-        return validation.Held(objections=objections, cycle=cycle) if objections.any or cycle else None
+        return validation.HeldProfile(objections=objections, cycle=cycle) if objections.any or cycle else None
 
     async def _release(self, key: ProfileKey, profile: SeenProfile) -> None:
         """Remove our finalizer from a deleted profile once it has no summaries."""
@@ -418,7 +418,7 @@ class ProfileController(Controller[ProfileKey]):
         held = self.held(key, profile)
         taken = sorted(why for pair, why in self._taken.items() if pair.profile == key)
         mistaken = list(validation.objections(key, profile.spec).mistaken)
-        return validation.conditions(
+        return validation.profile_conditions(
             profile.status.conditions,
             held,
             [*taken, *mistaken],

@@ -68,9 +68,9 @@ class ReleaseBook:
         return str(cluster_summaries.profile_of(summary) or owner)
 
     def _of_release(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        return {key: entry for key, entry in entries.items() if is_of(entry, self._chart.source)}
+        return {key: entry for key, entry in entries.items() if is_of_release(entry, self._chart.source)}
 
 
-def is_of(entry: Entry, source: str) -> bool:
+def is_of_release(entry: Entry, source: str) -> bool:
     """Whether an entry belongs to a chart or to one of its hooks."""
     return entry.source in (source, f"{source}{HOOK}")

@@ -210,7 +210,7 @@ async def read_steps(
     A summary with neither a profile nor an Inventory of its own is not a step: the manager deployed nothing for it.
     """
     found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-    here = [summary for summary in msgspec.convert(found, list[ClusterSummary]) if is_of(summary, target)]
+    here = [summary for summary in msgspec.convert(found, list[ClusterSummary]) if is_on_cluster(summary, target)]
     here.sort(key=lambda one: one.metadata.name)
     return SourceSteps(steps=tuple(step_of(item, required=backed(item)) for item in here))
 
@@ -285,7 +285,7 @@ def is_local(summary: ClusterSummary) -> bool:
     return any(ref.deployment_type == DeploymentType.LOCAL for ref in summary.spec.cluster_profile_spec.policy_refs)
 
 
-def is_of(summary: ClusterSummary, target: AddonTarget) -> bool:
+def is_on_cluster(summary: ClusterSummary, target: AddonTarget) -> bool:
     """Whether a summary belongs to this cluster, by uid (pure)."""
     # An earlier cluster of the same name had its own summaries.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)

@@ -328,7 +328,9 @@ class SummaryController(Controller[Key]):
             await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
             raise
         now = self._clock.now()
-        await self._writer.write(summary, lambda it: summary_status.waiting(done.apply(it, now=now), None, now=now))
+        await self._writer.write(
+            summary, lambda it: summary_status.waiting_status(done.apply(it, now=now), None, now=now)
+        )
         await self._enqueue_others(summary, done)
         if done.trouble:
             raise NotDeployedError(done.trouble)

@@ -10,9 +10,9 @@ import msgspec
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.moves import MovedAddons
-from unwind.addons.release_inventory import ReleaseBook, is_of
+from unwind.addons.release_inventory import ReleaseBook, is_of_release
 from unwind.addons.step_source import effort, step_name
-from unwind.addons.summary_status import FeatureResult, hash_of, same_content, with_effort
+from unwind.addons.summary_status import FeatureResult, feature_hash, same_content, with_effort
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.meta import ObjectRef, ref_of
@@ -103,10 +103,10 @@ class SummaryDeployment:
         key = cluster_summaries.profile_of(summary)
         tenant = key.namespace if key else ""
         namespace = summary.spec.cluster_namespace
-        found = await reading.read(self.client, spec.policy_refs, namespace=namespace, tenant=tenant)
+        found = await reading.read_sources(self.client, spec.policy_refs, namespace=namespace, tenant=tenant)
         wanted = [chart for chart in spec.helm_charts if chart.helm_chart_action == HelmChartAction.INSTALL]
         asked = [
-            charts.read(
+            charts.read_chart(
                 chart,
                 values=await charts.collect(self.client, chart, namespace=namespace),
                 order=len(spec.policy_refs) + place,
@@ -116,8 +116,8 @@ class SummaryDeployment:
         annotations = profile.metadata.annotations if profile else {}
         adopt = annotations.get(names.ADOPT_ANNOTATION) == "true"
         hashes = {
-            FeatureID.RESOURCES: hash_of([found, spec.tier, adopt]),
-            FeatureID.HELM: hash_of([*(item.inputs for item in asked), spec.tier]),
+            FeatureID.RESOURCES: feature_hash([found, spec.tier, adopt]),
+            FeatureID.HELM: feature_hash([*(item.inputs for item in asked), spec.tier]),
         }
         had = {
             FeatureID.read(item.feature_id): item
@@ -333,7 +333,7 @@ class DeploymentTask:
         doomed = {
             key
             for key, entry in records.entries.items()
-            if releases.release_of(entry) and not any(is_of(entry, item) for item in wanted) and not entry.left
+            if releases.release_of(entry) and not any(is_of_release(entry, item) for item in wanted) and not entry.left
         }
         if not doomed:
             return

@@ -78,7 +78,7 @@ def with_results(
 _DIGEST = hashlib.sha256().digest_size
 
 
-def hash_of(content: object) -> str:
+def feature_hash(content: object) -> str:
     """The hash of what a feature deploys."""
     return base64.b64encode(hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()).decode()
 
@@ -129,7 +129,7 @@ def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") ->
     return [FeatureResult(feature=feature, status=status, message=message) for feature in dict.fromkeys(known)]
 
 
-def waiting(
+def waiting_status(
     status: ClusterSummaryStatus, reason: str | None, message: str = "", *, now: datetime
 ) -> ClusterSummaryStatus:
     """The status with the reason why the summary waits; None to clear it."""
@@ -165,7 +165,7 @@ def of_step(status: ClusterSummaryStatus, report: StepReport, *, now: datetime) 
     over = report.state not in (StepState.WAITING, StepState.REMOVING)
     reason = report.reason if not over and report.reason else None
     message = report.message[:_LONGEST]
-    after = waiting(status, reason, message if reason else "", now=now)
+    after = waiting_status(status, reason, message if reason else "", now=now)
     why = report.reason if over and report.reason else report.state.value
     after = _with_removal(after, report.state, reason=why, message=message, now=now)
     features = after.feature_summaries
@@ -291,7 +291,7 @@ class SummaryWriter:
 
         def change(status: ClusterSummaryStatus) -> ClusterSummaryStatus:
             now = self._clock.now()
-            return _with_removal(waiting(status, reason, message, now=now), None, now=now)
+            return _with_removal(waiting_status(status, reason, message, now=now), None, now=now)
 
         self._mention(summary, change, WORTH_TELLING)
 
@@ -316,7 +316,7 @@ class SummaryWriter:
         now = self._clock.now()
         removing = any(result.status is FeatureStatus.REMOVING for result in results)
         reason, message = (blocked.reason, blocked.message[:_LONGEST]) if blocked and blocked.reason else (None, "")
-        after = waiting(with_results(status, results, now=now), reason, message, now=now)
+        after = waiting_status(with_results(status, results, now=now), reason, message, now=now)
         return _with_removal(after, StepState.REMOVING if removing else None, now=now)
 
     def _mention(self, summary: ClusterSummary, change: Change, after: float) -> None:

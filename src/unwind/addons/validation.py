@@ -206,7 +206,7 @@ def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> 
             yield f"policyRefs[{place}].deploymentType Local in a Profile"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing new of a profile is deployed."""
 
     objections: Objections
@@ -229,9 +229,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return ". ".join(parts)
 
 
-def conditions(
+def profile_conditions(
     before: tuple[Condition, ...],
-    held: Held | None,
+    held: HeldProfile | None,
     mistaken: Iterable[str],
     *,
     unarmed: GateFault | Unknown | None = None,
@@ -294,18 +294,18 @@ def conditions(
     return after
 
 
-def unread(raw: Any, model: Any, path: str = "") -> list[str]:
+def unknown_fields(raw: Any, model: Any, path: str = "") -> list[str]:
     """The paths of a document's fields that the model does not have."""
     if isinstance(raw, list):
         inner = get_args(model)[0] if get_origin(model) is tuple else Any
-        return [one for place, item in enumerate(raw) for one in unread(item, inner, f"{path}[{place}]")]
+        return [one for place, item in enumerate(raw) for one in unknown_fields(item, inner, f"{path}[{place}]")]
     if not isinstance(raw, Mapping) or not (isinstance(model, type) and issubclass(model, msgspec.Struct)):
         return []
     fields = _types(model)
     found: list[str] = []
     for name, value in raw.items():
         where = f"{path}.{name}" if path else name
-        found += unread(value, fields[name], where) if name in fields else [where]
+        found += unknown_fields(value, fields[name], where) if name in fields else [where]
     return found
 
 

@@ -35,10 +35,10 @@ def why_not(
 
     `name`: the name of Unwind's ExtensionConfig. `handlers`: the names of its handlers. `labels`: None if unknown.
     """
-    return fault(config, name=name, handlers=handlers) or unselected(config, labels)
+    return gate_fault(config, name=name, handlers=handlers) or unselected(config, labels)
 
 
-def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> GateFault | None:
+def gate_fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> GateFault | None:
     """Why Cluster API does not call the hook for any cluster."""
     if config is None:
         return GateFault(Reason.NOT_REGISTERED, f"ExtensionConfig {name} not found; run `unwind install`")

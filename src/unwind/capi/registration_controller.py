@@ -235,7 +235,7 @@ class RegistrationController:
         # Most writes to it do not change the gate status.
         seen = (
             self._extensions.known,
-            gate_arming.fault(ours, name=self._extension, handlers=self._hooks),
+            gate_arming.gate_fault(ours, name=self._extension, handlers=self._hooks),
             ours.spec.namespace_selector if ours else None,
         )
         if seen != self._seen:

@@ -120,7 +120,7 @@ async def resolve_target(
 
 async def _cluster(client: Client, discovery: Discovery, name: str, namespace: str | None) -> Named:
     try:
-        found = (await finder.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
+        found = (await finder.find_cluster(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
     except UnwindError as error:
         if error.remedy:
             remedy = "set the namespace with -n, or the kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"

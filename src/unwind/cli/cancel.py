@@ -16,7 +16,7 @@ from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
-from unwind.cli.status import span
+from unwind.cli.status import seconds_of
 from unwind.errors import TimedOutError, UnwindError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -83,7 +83,7 @@ async def cancel(
     cancelled. Exit codes: 0 the target stays; 1 it cannot be cancelled, or the target is gone or being deleted; 3 timed
     out.
     """
-    within = span(timeout, option="--timeout") or 0.0
+    within = seconds_of(timeout, option="--timeout") or 0.0
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-cancel") as client:
         every = teardowns.readable(await teardowns.listed(client, TEARDOWNS))
         found = _pick(teardowns.chosen(every, teardown, namespace), teardown, namespace)

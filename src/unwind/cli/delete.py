@@ -26,7 +26,7 @@ from unwind.cli.arguments import (
     resolve_target,
 )
 from unwind.cli.ledger import LedgerRow, of_inventory
-from unwind.cli.status import span
+from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.concurrency import to_tell
 from unwind.errors import TimedOutError, UnwindError
@@ -93,7 +93,7 @@ async def delete(
     object refuses the request before anything is deleted. Exit codes: 0 the target is gone; 1 refused, failed or kept;
     3 timed out.
     """
-    within = span(timeout, option="--timeout")
+    within = seconds_of(timeout, option="--timeout")
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-delete") as client:
         named = await resolve_target(

@@ -176,7 +176,7 @@ async def _client(kubeconfig: Path | None, context: str | None, cluster: str | N
             yield client
             return
         async with Members(client) as fleet:
-            target = await finder.called(client, Discovery(client), cluster)
+            target = await finder.find_cluster(client, Discovery(client), cluster)
             async with fleet.member(target) as member:
                 yield member.client
 

@@ -22,7 +22,7 @@ from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
-from unwind.cli.status import span
+from unwind.cli.status import seconds_of
 from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -90,7 +90,7 @@ async def release(
     Shows what would be left behind first. The manager releases the cluster and records in the ledger who did it, why,
     and each object that remains; see `unwind ledger CLUSTER`.
     """
-    within = span(timeout, option="--timeout") or 0.0
+    within = seconds_of(timeout, option="--timeout") or 0.0
     if not reason.strip():
         raise UsageError("--reason is empty", remedy="state why the cluster is released; it is recorded in the ledger")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-release") as client:

@@ -73,7 +73,7 @@ async def status(
     With CLUSTER, show its waves and steps too, and what is being withdrawn from it. In a pipe, --watch prints a line
     per change; with -o json or yaml, it prints each Teardown when it changes.
     """
-    within = span(timeout, option="--timeout")
+    within = seconds_of(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
         every = await teardowns.listed(client, TEARDOWNS)
         if watch:
@@ -84,19 +84,19 @@ async def status(
         _nothing(cluster, namespace, some=bool(every))
         return
     if output in ("json", "yaml"):
-        console.show_objects([plain(item) for item in found], output)
+        console.show_objects([plain_object(item) for item in found], output)
         return
     console.show(_picture(teardowns.readable(found), cluster, output))
 
 
-def span(text: str | None, *, option: str) -> float | None:
+def seconds_of(text: str | None, *, option: str) -> float | None:
     """A duration option in seconds; None if it is not set."""
     if text is None:
         return None
     return arguments.duration(text, option=option).total_seconds()
 
 
-def plain(obj: Object) -> Object:
+def plain_object(obj: Object) -> Object:
     """The object without managedFields, and with apiVersion and kind, which items of a list lack."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return {"apiVersion": TEARDOWNS.api_version, "kind": TEARDOWNS.kind, **obj, "metadata": metadata}

@@ -20,7 +20,7 @@ from unwind.cli.arguments import (
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.cli.join import way_to
-from unwind.cli.status import span
+from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.errors import TimedOutError, UnwindError
 from unwind.install import rivals
@@ -103,7 +103,7 @@ async def unjoin(
     completes when the blockers are resolved. Exit codes: 0 the member is gone; 1 refused, or removal is blocked; 3
     timed out.
     """
-    within = span(wait, option="--wait") or 0.0
+    within = seconds_of(wait, option="--wait") or 0.0
     quiet = output == "json"
     here = kubeconfigs.load(kubeconfig, context=context)
     there = way_to(cluster_kubeconfig, cluster_context) if cluster_kubeconfig else None

@@ -71,7 +71,7 @@ async def why(
         fleet = await stack.enter_async_context(Members(client))
         place = ReachableCluster(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
         if cluster:
-            anchor = await finder.called(client, place.discovery, cluster)
+            anchor = await finder.find_cluster(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
         # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace

@@ -154,7 +154,7 @@ async def _own(client: Client, placed: PlacedObject, live: Object) -> str:
     """Make the fields that we created count as applied; returns the resourceVersion afterwards."""
     metadata = live["metadata"]
     version: str = metadata["resourceVersion"]
-    fields = owner_marks.applied(metadata.get("managedFields") or [])
+    fields = owner_marks.applied_fields(metadata.get("managedFields") or [])
     if fields is None:
         return version
     patch: list[Object] = [
@@ -183,7 +183,7 @@ def _taken(it: LiveMarks) -> Contact:
     return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
 
 
-def told(placed: PlacedObject, error: ApiError) -> str:
+def error_text(placed: PlacedObject, error: ApiError) -> str:
     """The error of the API server, without its message if that could quote a Secret."""
     if placed.confidential:
         return f"request rejected: {error.code} {error.reason}".rstrip()

@@ -184,7 +184,7 @@ class _Deployment:
         try:
             settled = await self._contact(placed)
         except ApiError as error:
-            settled = Contact(outcome=ObjectOutcome.FAILED, message=apply.told(placed, error))
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=apply.error_text(placed, error))
         except UnreachableError as error:
             # Either a webhook timed out for this object, or the member is unreachable: then `verify` raises.
             await self._member.verify()
@@ -215,7 +215,7 @@ class _Deployment:
             await apply.until_established(self._member, placed.ref.name)
         except ApiError as error:
             failed = Contact(
-                outcome=ObjectOutcome.FAILED, message=apply.told(placed, error), uid=self._settled[placed.key].uid
+                outcome=ObjectOutcome.FAILED, message=apply.error_text(placed, error), uid=self._settled[placed.key].uid
             )
             self._settled[placed.key] = failed
         except apply.NotServedError as error:

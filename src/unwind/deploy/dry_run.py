@@ -70,7 +70,7 @@ async def _would(
         if error.code == 404:
             # Its CRD would be created by the same deployment: a dry run is not possible yet.
             return ObjectOutcome.CREATED, "not checked: its kind is not served yet"
-        return ObjectOutcome.FAILED, apply.told(placed, error)
+        return ObjectOutcome.FAILED, apply.error_text(placed, error)
     it = owner_marks.seen(live["metadata"])
     if it.terminating:
         return ObjectOutcome.FAILED, "an object of this name is being deleted"
@@ -98,9 +98,9 @@ async def _created(
     except NotFoundError as error:
         if any(item.ref.kind == "Namespace" and item.ref.name == placed.ref.namespace for item in others.values()):
             return ObjectOutcome.CREATED, "not checked: its namespace does not exist yet"
-        return ObjectOutcome.FAILED, apply.told(placed, error)
+        return ObjectOutcome.FAILED, apply.error_text(placed, error)
     except ApiError as error:
-        return ObjectOutcome.FAILED, apply.told(placed, error)
+        return ObjectOutcome.FAILED, apply.error_text(placed, error)
     return ObjectOutcome.CREATED, ""
 
 
@@ -115,5 +115,5 @@ async def _updated(
             placed.resource, body | {"metadata": body["metadata"] | {"uid": it.uid}}, dry_run=True
         )
     except ApiError as error:
-        return ObjectOutcome.FAILED, apply.told(placed, error)
+        return ObjectOutcome.FAILED, apply.error_text(placed, error)
     return ObjectOutcome.UPDATED, message

@@ -29,7 +29,7 @@ from unwind.helm.release_secrets import (
     of_release,
 )
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from unwind.protection.deleter import labelled, look
+from unwind.protection.deleter import labelled, protected_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -335,7 +335,7 @@ class _Deployment:
         """The objects of all these revisions: after an interrupted upgrade, those of the previous revision exist."""
         found: dict[str, ReleaseObject] = {}
         for revision in revisions:
-            manifests = await asyncio.to_thread(release_secrets.manifests, revision.release)
+            manifests = await asyncio.to_thread(release_secrets.release_manifests, revision.release)
             parts = await parts_of(self._member, manifests, namespace=self._chart.namespace)
             found |= {it.key: it for it in parts}
         return list(found.values())
@@ -394,7 +394,7 @@ class _Deployment:
             if obj.manifest.kept or not labelled(metadata.get("labels")):
                 continue
             ref = msgspec.structs.replace(obj.ref, uid=metadata["uid"])
-            if held := await look(self._member.client, obj.resource, ref, cluster=self._member.ref):
+            if held := await protected_object(self._member.client, obj.resource, ref, cluster=self._member.ref):
                 raise PermanentError(
                     f"cannot upgrade {self._release}: {ref} is no longer in the chart and would be deleted",
                     reason=held.reason,

@@ -127,13 +127,13 @@ class _Uninstallation:
                 reason=Reason.HELD,
                 remedy="install Helm 3",
             )
-        manifests = await asyncio.to_thread(release_secrets.manifests, last.release)
+        manifests = await asyncio.to_thread(release_secrets.release_manifests, last.release)
         parts = await parts_of(self._member, manifests, namespace=self._release.namespace)
         gone = await self._unserved(manifests, parts)
         others = await self._not_for_helm(parts)
         if gone or others:
             # Helm uninstalls a release in any status (pending, failed, uninstalling), so nothing else is corrected.
-            await release_secrets.forget(self._member.client, last, [*gone, *others])
+            await release_secrets.forget_manifests(self._member.client, last, [*gone, *others])
             _log.info("objects removed from release", release=str(self._release), objects=len(gone) + len(others))
             raise Again(f"the objects of others were taken out of {self._release}; its uninstall continues", after=0)
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))

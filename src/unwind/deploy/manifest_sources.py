@@ -120,7 +120,7 @@ def numbered(number: int) -> str:
     return f"manifests[{number}]"
 
 
-def gather(bodies: Iterable[Any]) -> Read:
+def collect_manifests(bodies: Iterable[Any]) -> Read:
     """The manifests in a list of objects, each with its position. An invalid object does not affect the others."""
     manifests: list[Manifest] = []
     faults: list[str] = []
@@ -264,7 +264,7 @@ class ManifestSource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def parse(source: ManifestSource, held: Object) -> ManifestSource:
+def parse_source(source: ManifestSource, held: Object) -> ManifestSource:
     """A source with the manifests of its ConfigMap or Secret (pure)."""
     confidential = source.kind == SECRETS.kind
     found: list[Manifest] = []

@@ -192,7 +192,7 @@ def hash_in(body: Mapping[str, Any]) -> str:
 Fields = list[dict[str, Any]]
 
 
-def applied(managed: Fields) -> Fields | None:
+def applied_fields(managed: Fields) -> Fields | None:
     """managedFields in which all fields that we set count as applied; None if they do already.
 
     Fields of a create belong to its manager with operation *Update*, and an apply by the same manager removes only

@@ -96,7 +96,7 @@ class Chains:
 
     async def note(self, resource: Resource, ref: ObjectRef, outcome: Kept) -> Kept | Failed:
         """Record in the ledger that it is kept; only then may the object go."""
-        wanted = kept(
+        wanted = kept_entry(
             ref,
             outcome,
             resource=resource,
@@ -105,7 +105,7 @@ class Chains:
             at=self._clock.now(),
         )
         try:
-            await write(self._client, wanted)
+            await write_entry(self._client, wanted)
         except (ApiError, UnreachableError) as error:
             told = f"cannot record the kept {ref} in the ledger: {error}"
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
@@ -128,8 +128,8 @@ class Chains:
             external=external.name,
             why=why,
         )
-        wanted = released(record, namespace=self._namespace, at=self._clock.now())
-        await write(self._client, wanted)
+        wanted = released_entry(record, namespace=self._namespace, at=self._clock.now())
+        await write_entry(self._client, wanted)
         return held
 
     async def operator(self, external: External) -> str:
@@ -327,7 +327,9 @@ def kept_name(ref: ObjectRef) -> str:
     return f"kept-{ref.uid}"
 
 
-def kept(ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime) -> Inventory:
+def kept_entry(
+    ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime
+) -> Inventory:
     """The entry of a kept resource of an object on the management cluster (pure)."""
     entry = ledger.entry(ledger.kept(ref, outcome, at=at), resource=resource.plural)
     return _inventory(kept_name(ref), namespace, entry, MemberRef(object=home(cluster), system_uid=cluster))
@@ -338,7 +340,7 @@ def released_name(ref: ObjectRef) -> str:
     return f"released-{ref.uid}"
 
 
-def released(it: ReleasedFinalizers, *, namespace: str, at: datetime) -> Inventory:
+def released_entry(it: ReleasedFinalizers, *, namespace: str, at: datetime) -> Inventory:
     """The entry of removed finalizers (pure)."""
     note = LedgerNote(
         reason=Reason.FINALIZER_REMOVED,
@@ -358,7 +360,7 @@ def _inventory(name: str, namespace: str, entry: Entry, member: MemberRef) -> In
     )
 
 
-async def write(client: Client, wanted: Inventory) -> None:
+async def write_entry(client: Client, wanted: Inventory) -> None:
     """Create an entry; an interrupted attempt may have created it already."""
     with suppress(AlreadyExistsError):
         await client.create(INVENTORIES, manifest(INVENTORIES, wanted))

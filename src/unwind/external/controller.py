@@ -25,7 +25,7 @@ from unwind.deleters.registry import DeleterRegistry, skipped
 from unwind.external import tracked_objects
 from unwind.external.chains import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
-from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, matters
+from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, relevant_fields
 from unwind.kube.absence import may_be_newer
 from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
@@ -180,7 +180,7 @@ class ExternalController:
                 self._queue.add(target)
         elif (
             old is None
-            or matters(old.metadata) != matters(new.metadata)
+            or relevant_fields(old.metadata) != relevant_fields(new.metadata)
             or (deletion and _newer(new.metadata, deletion.attentive))
         ):
             self._queue.add(target)
@@ -332,9 +332,9 @@ class ExternalController:
         ref = ref_of(kind.resource, read)
 
         def release(now: Object) -> Object | None:
-            if isinstance(outcome, Kept) and matters(tracked_objects.metadata_of(now)) != matters(read):
+            if isinstance(outcome, Kept) and relevant_fields(tracked_objects.metadata_of(now)) != relevant_fields(read):
                 return None  # the object changed meanwhile, and nothing is lost yet: decide again
-            return tracked_objects.released(now, operator_finalizers)
+            return tracked_objects.release_patch(now, operator_finalizers)
 
         if isinstance(outcome, Gone) and deletion.noted:
             await self._chains.unnote(ref)

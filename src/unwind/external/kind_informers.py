@@ -204,7 +204,7 @@ class ExternalInformers:
         resource = found.resource
         informer = Informer(
             self._client,
-            tracked_objects.view(resource),
+            tracked_objects.external_view(resource),
             indexes={"namespace": lambda seen: (seen.metadata.namespace,)},
             clock=self._clock,
             troubled=partial(self._troubled, resource),

@@ -126,8 +126,8 @@ class MemberEnds:
         return msgspec.convert(found, list[CredentialsSecret], strict=False)
 
     async def record(self, released: ReleasedFinalizers) -> None:
-        wanted = chains.released(released, namespace=self._namespace, at=self._clock.now())
-        await chains.write(self._client, wanted)
+        wanted = chains.released_entry(released, namespace=self._namespace, at=self._clock.now())
+        await chains.write_entry(self._client, wanted)
 
     async def withdraw(self, ref: ObjectRef) -> None:
         await chains.withdraw(self._client, chains.released_name(ref), namespace=self._namespace)

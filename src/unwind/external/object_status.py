@@ -77,7 +77,7 @@ def not_ready(
     return [after if obj is before else obj for obj in conditions]
 
 
-def listed(obj: Object) -> list[Object] | None:
+def conditions_of(obj: Object) -> list[Object] | None:
     """An object's conditions; None if the field has another type."""
     status = obj.get("status")
     found = status.get("conditions") if isinstance(status, dict) else None
@@ -87,9 +87,9 @@ def listed(obj: Object) -> list[Object] | None:
     return found if fits else None
 
 
-def dropped(obj: Object, wanted: Object) -> set[str] | None:
+def dropped_fields(obj: Object, wanted: Object) -> set[str] | None:
     """The fields of a condition that the server dropped; None if it dropped the condition."""
-    kept = next((item for item in listed(obj) or () if item.get("type") == wanted["type"]), None)
+    kept = next((item for item in conditions_of(obj) or () if item.get("type") == wanted["type"]), None)
     if kept is None or kept.get("message") != wanted["message"]:
         return None
     return {key for key in wanted if key not in kept}
@@ -164,7 +164,7 @@ class Reports:
 
         def change(obj: Object) -> Object | None:
             versions.append(str(obj["metadata"]["resourceVersion"]))
-            before = listed(obj)
+            before = conditions_of(obj)
             if before is None:
                 return None
             generation = tracked_objects.metadata_of(obj).generation
@@ -185,7 +185,7 @@ class Reports:
             return version
         if written is None:
             return version
-        unknown = dropped(written, wanted)
+        unknown = dropped_fields(written, wanted)
         if unknown is None:
             self._disable_conditions("the schema has no conditions")
         else:

@@ -45,7 +45,7 @@ class Act(Enum):
     NOTHING = "nothing"
 
 
-def view(resource: Resource) -> View[ExternalObject]:
+def external_view(resource: Resource) -> View[ExternalObject]:
     """The view of a resource's objects: metadata only."""
     partial = decoding.metadata(resource)
     return msgspec.structs.replace(
@@ -76,7 +76,7 @@ def is_claimed(metadata: ObjectMeta) -> bool:
     return Finalizer.EXTERNAL in metadata.finalizers
 
 
-def matters(metadata: ObjectMeta) -> object:
+def relevant_fields(metadata: ObjectMeta) -> object:
     """The fields that may change the course of a deletion. Unwind's own writes during the deletion, memos and status,
     are excluded: otherwise each run of the chain would trigger the next."""
     annotations = {key: value for key, value in metadata.annotations.items() if not key.startswith(MEMO_ANNOTATION)}
@@ -98,7 +98,7 @@ def claimed(obj: Object) -> Object | None:
     return {"metadata": {"finalizers": [*metadata.finalizers, Finalizer.EXTERNAL]}}
 
 
-def released(obj: Object, operator_finalizers: Collection[str] = ()) -> Object | None:
+def release_patch(obj: Object, operator_finalizers: Collection[str] = ()) -> Object | None:
     """The patch that removes our finalizer, these finalizers of the operator, and no others; None if all are absent."""
     finalizers = obj["metadata"].get("finalizers") or []
     left = [name for name in finalizers if name != Finalizer.EXTERNAL and name not in operator_finalizers]

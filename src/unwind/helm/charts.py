@@ -98,7 +98,7 @@ def source(namespace: str, release: str) -> str:
     return f"Helm {namespace}/{release}"
 
 
-def read(asked: HelmChart, *, values: tuple[str, ...] = (), order: int = 0) -> Chart:
+def read_chart(asked: HelmChart, *, values: tuple[str, ...] = (), order: int = 0) -> Chart:
     """The release for a helmChart of a profile. `unsupported` must be empty for it.
 
     `values`: from valuesFrom. As in Sveltos, they win over the values in the profile.

@@ -22,7 +22,7 @@ from unwind.api.sveltos import DEFAULT_TIER
 from unwind.clock import SYSTEM
 from unwind.deleters.outcomes import Pace, TransientError
 from unwind.errors import UnwindError
-from unwind.helm.release_secrets import rendered
+from unwind.helm.release_secrets import rendered_manifests
 from unwind.kube import fencing, kubeconfig
 from unwind.kube.auth import Credentials
 from unwind.kube.kubeconfig import Token
@@ -95,7 +95,7 @@ class Helm:
         more += [f"--api-versions={','.join(words[at : at + _WORDS])}" for at in range(0, len(words), _WORDS)]
         more += ["--is-upgrade"] if upgrade else []
         output = await self._deploy("template", connection, chart, more)
-        return await asyncio.to_thread(lambda: rendered(output.decode()))
+        return await asyncio.to_thread(lambda: rendered_manifests(output.decode()))
 
     async def upgrade(
         self, connection: ClusterConnection, chart: Chart, *, owner: str, tier: int = DEFAULT_TIER

@@ -228,7 +228,7 @@ def _unpacked(secret: Object) -> bytes:
         raise UnwindError(f"cannot read the Helm release in Secret {name}: {why}", remedy="check the Secret") from None
 
 
-def manifests(release: HelmRelease) -> list[ChartManifest]:
+def release_manifests(release: HelmRelease) -> list[ChartManifest]:
     """The manifests of a revision and its hooks. Takes milliseconds: call it in a thread."""
     found = [_manifest(document) for document in _documents(release.manifest)]
     for hook in release.hooks or ():
@@ -239,7 +239,7 @@ def manifests(release: HelmRelease) -> list[ChartManifest]:
     return found
 
 
-def rendered(text: str) -> list[ChartManifest]:
+def rendered_manifests(text: str) -> list[ChartManifest]:
     """The manifests in the output of `helm template`, including hooks and CRDs."""
     found: list[ChartManifest] = []
     source = ""
@@ -368,7 +368,7 @@ async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> 
     return Revision(revision.release, secret)
 
 
-async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
+async def forget_manifests(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
     """Remove manifests from a revision, for example of kinds that are not served any more: Helm fails on those."""
     leaving = {(manifest.api_version, manifest.kind, manifest.namespace, manifest.name) for manifest in gone}
 

@@ -161,7 +161,7 @@ class ClusterController(Controller[str]):
         """The Cluster with our finalizer, or terminating; None if it is gone."""
         if cluster.metadata.terminating or Finalizer.MEMBER in cluster.metadata.finalizers:
             return cluster
-        return await self._revised(cluster, member_health.held)
+        return await self._revised(cluster, member_health.finalizer_patch)
 
     async def _ensure_execution_namespace(self, cluster: Cluster) -> None:
         """Create the execution namespace if it is missing."""
@@ -216,9 +216,11 @@ class ClusterController(Controller[str]):
         before = find(cluster.status.conditions, ConditionType.READY)
         now = self._clock.now()
         if not cluster.metadata.terminating:
-            await self._revised(cluster, lambda read: member_health.marked(read, found))
+            await self._revised(cluster, lambda read: member_health.taint_patch(read, found))
         if (
-            await self._revised(cluster, lambda read: member_health.told(read, found, now), subresource="status")
+            await self._revised(
+                cluster, lambda read: member_health.health_patch(read, found, now), subresource="status"
+            )
             is None
         ):
             return

@@ -64,7 +64,7 @@ def stranger(cluster: Cluster, found: str) -> MemberHealth | None:
     )
 
 
-def held(read: Object) -> Object | None:
+def finalizer_patch(read: Object) -> Object | None:
     """The patch that adds our finalizer; None if it is present, or the Cluster is terminating."""
     metadata = read["metadata"]
     finalizers: list[str] = metadata.get("finalizers") or []
@@ -73,7 +73,7 @@ def held(read: Object) -> Object | None:
     return {"metadata": {"finalizers": [*finalizers, Finalizer.MEMBER.value]}}
 
 
-def told(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
+def health_patch(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
     """The status patch that reports the health; None if nothing changes."""
     status = read.get("status") or {}
     before = msgspec.convert(status.get("conditions") or [], tuple[Condition, ...])
@@ -94,7 +94,7 @@ def told(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
     return {"status": patch} if patch else None
 
 
-def marked(read: Object, standing: MemberHealth) -> Object | None:
+def taint_patch(read: Object, standing: MemberHealth) -> Object | None:
     """The spec patch that sets the id, and adds or removes the taint that keeps workloads away."""
     spec = read.get("spec") or {}
     taints: list[Object] = spec.get("taints") or []

@@ -90,7 +90,7 @@ def recorded_effort(cluster: Cluster, work: Work) -> Effort:
     return Effort.ENFORCE if isinstance(cluster.removal, Unknown) else _EFFORTS[cluster.removal]
 
 
-def enforced(plan: Plan | None) -> bool:
+def is_enforced(plan: Plan | None) -> bool:
     """Whether a plan blocks the member until its objects are gone: removeStrategy was Required when it was made."""
     return plan is None or plan.effort != "" or any(step.effort != Effort.LEAVE for step in plan.steps)
 
@@ -103,13 +103,13 @@ def lowered(cluster: Cluster, plan: Plan | None) -> bool:
     told = cluster.spec.remove_strategy
     if told is None:
         told = cluster.metadata.annotations.get(REMOVE_STRATEGY_ANNOTATION)
-    return told == RemoveStrategy.NEEDLESS and plan is not None and enforced(plan)
+    return told == RemoveStrategy.NEEDLESS and plan is not None and is_enforced(plan)
 
 
 def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
     """Whether removeStrategy is Required now, but was not when the plan was made. `works`: the existing ones; a Work's
     own setting does not depend on the Cluster."""
-    if cluster.removal is not RemoveStrategy.REQUIRED or plan is None or enforced(plan):
+    if cluster.removal is not RemoveStrategy.REQUIRED or plan is None or is_enforced(plan):
         return False
     planned = {step.object.uid for step in plan.steps}
     return any(work.metadata.uid in planned and not work.spec.preserve_resources_on_deletion for work in works)

@@ -288,12 +288,12 @@ class UnjoinController(Controller[Key]):
 
         def change(read: Object) -> Object | None:
             it = msgspec.convert(read, Cluster)
-            wanted = unjoin_status.conditions(it, teardown, late, works, now=now)
+            wanted = unjoin_status.unjoin_conditions(it, teardown, late, works, now=now)
             if wanted is it.status.conditions:
                 return None
             return {"status": {"conditions": msgspec.to_builtins(wanted)}}
 
-        if unjoin_status.conditions(cluster, teardown, late, works, now=now) is not cluster.status.conditions:
+        if unjoin_status.unjoin_conditions(cluster, teardown, late, works, now=now) is not cluster.status.conditions:
             with suppress(NotFoundError):  # deleted meanwhile
                 read = await self._client.get(CLUSTERS, cluster.metadata.name)
                 if read["metadata"]["uid"] == cluster.metadata.uid:

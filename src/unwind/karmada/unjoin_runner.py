@@ -90,7 +90,7 @@ class UnjoinCleanup:
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
         # Released objects, and those that stay by their strategy, block nothing (docs/architecture.md, Fresh reads open
         # gates).
-        self._enforced = teardown.phase is Phase.COMPLETE and remove_strategy.enforced(plan)
+        self._enforced = teardown.phase is Phase.COMPLETE and remove_strategy.is_enforced(plan)
         self._let_go: LetGo | None = None
         self._released = asyncio.Event()
         self._waits: dict[ObjectRef, Waiting | Failed] = {}

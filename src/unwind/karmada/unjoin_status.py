@@ -55,7 +55,7 @@ def looked_at_again(blockers: Iterable[Blocker], *, now: datetime) -> float | No
     return max(1.0, min(due).total_seconds()) if due else None
 
 
-def conditions(
+def unjoin_conditions(
     cluster: Cluster,
     teardown: Teardown | None,
     blockers: tuple[Blocker, ...] = (),
@@ -84,7 +84,7 @@ def conditions(
     if teardown and under_way and not any(item.reason == Reason.UNREACHABLE for item in found):
         found = (*silent(cluster, teardown), *found)
     if found and teardown:
-        wanted[ConditionType.UNJOIN_FAILED] = (found[0].reason, told(found, teardown))
+        wanted[ConditionType.UNJOIN_FAILED] = (found[0].reason, blockers_text(found, teardown))
     elif plan is None and ConditionType.UNKNOWN_VALUE in wanted:
         # A plan that cannot be made is a failure, too.
         wanted[ConditionType.UNJOIN_FAILED] = wanted[ConditionType.UNKNOWN_VALUE]
@@ -104,7 +104,7 @@ def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
     A removal waits for watch events and does not notice it.
     """
     ready = find(cluster.status.conditions, ConditionType.READY)
-    if ready is None or ready.status != "False" or not remove_strategy.enforced(teardown.spec.plan):
+    if ready is None or ready.status != "False" or not remove_strategy.is_enforced(teardown.spec.plan):
         return ()
     ref, message = ref_of(CLUSTERS, cluster.metadata), f"member unreachable: {ready.message}"
     return tuple(
@@ -116,7 +116,7 @@ def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
     )
 
 
-def told(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
+def blockers_text(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
     """Each blocked Work and object with cause, since when, and who must act; truncated."""
     together: dict[tuple[str, str, str], list[Blocker]] = {}
     for blocker in blockers:

@@ -125,7 +125,7 @@ def source_of(work: Work) -> ManifestSource:
     """The manifests of a Work, as a source."""
     meta = work.metadata
     source = ManifestSource(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
-    read = manifest_sources.gather(work.spec.workload.manifests)
+    read = manifest_sources.collect_manifests(work.spec.workload.manifests)
     return ManifestSource(
         kind=source.kind,
         namespace=source.namespace,

@@ -281,7 +281,7 @@ class WorkController(Controller["Key"]):
             standing.pruned = state  # a first apply has nothing to prune
         await self._writer.write(
             work,
-            lambda it: work_status.applied(
+            lambda it: work_status.applied_status(
                 it, standing.trouble, standing.statuses.values(), generation=generation, now=self._clock.now()
             ),
         )

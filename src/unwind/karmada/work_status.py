@@ -36,7 +36,7 @@ _SHOWN = 5
 _OURS = (ConditionType.APPLIED, ConditionType.DISPATCHING, ConditionType.BLOCKED, ConditionType.UNREACHABLE)
 
 
-def applied(
+def applied_status(
     status: WorkStatus, trouble: str, statuses: Iterable[ManifestStatus], *, generation: int, now: datetime
 ) -> WorkStatus:
     """The status of a Work that was applied; `trouble`: what of it failed, empty if nothing."""

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from unwind.api.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
-from unwind.certificates import Authority, KeyPair, new_key, private_pem, public_pem
+from unwind.certificates import Authority, KeyPair, new_private_key, private_pem, public_pem
 from unwind.concurrency import gather_limited
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
@@ -190,7 +190,7 @@ class LocalCluster:
         """Write certificates, keys and configuration files."""
         self.files.directory.mkdir(parents=True, mode=0o700)
         self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
-        service_accounts = new_key()
+        service_accounts = new_private_key()
         aggregator = Authority(f"unwind-local-{self.name}-aggregator")
         self._write_pair("ca", self._authority.pair)
         self._write_pair("server", self._authority.server("kube-apiserver", hosts=plane_programs.HOSTS))

@@ -54,7 +54,7 @@ async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Clu
     return anchor(resource, found)
 
 
-async def called(client: Client, discovery: Discovery, text: str) -> ClusterTarget:
+async def find_cluster(client: Client, discovery: Discovery, text: str) -> ClusterTarget:
     """The cluster with this NAME or NAMESPACE/NAME: of Cluster API, of Sveltos or of Karmada.
 
     Raises UnwindError if there is none, or more than one.

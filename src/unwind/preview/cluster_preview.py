@@ -36,9 +36,9 @@ from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
 from unwind.preview import object_preview, removal_forecast
-from unwind.preview.member_preview import MemberPreview, look_at
+from unwind.preview.member_preview import MemberPreview, preview_member
 from unwind.preview.object_preview import Foreseen
-from unwind.preview.removal_forecast import Fate, ObjectForecast, PlannedStep, why_kept
+from unwind.preview.removal_forecast import ForecastFate, ObjectForecast, PlannedStep, why_kept
 from unwind.removal.deletion_scope import Told, ref_to
 from unwind.teardown.drafts import Drafted
 from unwind.teardown.plan import gather, with_what_goes_along
@@ -333,7 +333,10 @@ def _planned(
 
 
 async def _look(places: Places, target: ClusterTarget, steps: _PlannedSteps) -> list[MemberPreview]:
-    return [await look_at(places.fleet, target, steps.member), await look_at(places.fleet, None, steps.local)]
+    return [
+        await preview_member(places.fleet, target, steps.member),
+        await preview_member(places.fleet, None, steps.local),
+    ]
 
 
 def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
@@ -386,8 +389,8 @@ def _foreseen(
         name: _forecast(step, entries, seen, {foreign.uid for foreign in taken})
         for name, (step, entries) in _by_step(made, chunks).items()
     }
-    going = {name: tuple(it.entry for it in some if it.fate is Fate.GOES) for name, some in objects.items()}
-    staying = {name: tuple(it for it in some if it.fate is Fate.STAYS) for name, some in objects.items()}
+    going = {name: tuple(it.entry for it in some if it.fate is ForecastFate.GOES) for name, some in objects.items()}
+    staying = {name: tuple(it for it in some if it.fate is ForecastFate.STAYS) for name, some in objects.items()}
     # Removed objects are not counted, and claims of StatefulSets are only known now.
     shown = {name: going[name] or (tuple(it.entry for it in staying[name]) if name in left else ()) for name in objects}
     steps = tuple(msgspec.structs.replace(step, objects=len(shown[step.name])) for step in made.steps)
@@ -435,15 +438,17 @@ def _forecast(
     if step.effort == Effort.LEAVE:
         why = f"{step.name} is left in place"
         return [
-            ObjectForecast(entry, Fate.ABSENT) if entry.object.uid in taken else ObjectForecast(entry, Fate.STAYS, why)
+            ObjectForecast(entry, ForecastFate.ABSENT)
+            if entry.object.uid in taken
+            else ObjectForecast(entry, ForecastFate.STAYS, why)
             for entry in entries
         ]
     found = [item for preview in seen for item in preview.forecast.steps.get(step.object.uid, ())]
     known = {_key(item.entry) for item in found}
     return found + [
-        ObjectForecast(entry, Fate.STAYS, why_kept(entry))
+        ObjectForecast(entry, ForecastFate.STAYS, why_kept(entry))
         if entry.adopted or entry.kept
-        else ObjectForecast(entry, Fate.GOES)
+        else ObjectForecast(entry, ForecastFate.GOES)
         for entry in entries
         if _key(entry) not in known
     ]

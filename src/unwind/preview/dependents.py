@@ -42,7 +42,7 @@ def used(ref: ObjectRef) -> Used:
     return ref.group, ref.kind, ref.namespace, ref.name
 
 
-async def warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...]:
+async def dependent_warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...]:
     """A warning for each of these objects that is used by an object that stays. Kinds that are forbidden or not served
     are skipped."""
     refs = {used(ref): ref for ref in going}

@@ -25,8 +25,8 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.members.contents import Content
 from unwind.preview import removal_forecast
-from unwind.preview.removal_forecast import Fate, Forecast, PlannedStep, forecast
-from unwind.protection.deleter import ProtectedObject, look
+from unwind.preview.removal_forecast import Forecast, ForecastFate, PlannedStep, forecast
+from unwind.protection.deleter import ProtectedObject, protected_object
 from unwind.removal import volume_claims
 from unwind.removal.foreign_content import is_container
 
@@ -109,7 +109,7 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not be read; empty if it was."""
 
 
-async def look_at(fleet: Members, target: ClusterTarget | None, steps: Sequence[PlannedStep]) -> MemberPreview:
+async def preview_member(fleet: Members, target: ClusterTarget | None, steps: Sequence[PlannedStep]) -> MemberPreview:
     """The preview of these steps on a member, or on the management cluster if `target` is None. An unreachable member
     is reported and is no error."""
     if not any(step.entries for step in steps):
@@ -132,7 +132,7 @@ async def _seen(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]
         # What a Namespace or CRD contains now may be removed before it.
         cascading=spared(tried, [it for it in protected if it.by_contents]),
     )
-    going = [item.entry for some in seen.steps.values() for item in some if item.fate is Fate.GOES]
+    going = [item.entry for some in seen.steps.values() for item in some if item.fate is ForecastFate.GOES]
     resources = {}
     for ref in [entry.object for entry in going]:
         if (ref.group, ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind):
@@ -190,7 +190,7 @@ async def _protected(member: Member, cluster: ObjectRef, steps: Sequence[Planned
     for entry in [entry for step in steps if step.take_along for entry in step.entries]:
         ref = entry.object
         if is_container(ref) and ref.uid not in known:
-            held = await look(member.client, Item("", "", entry).resource, ref, cluster=cluster)
+            held = await protected_object(member.client, Item("", "", entry).resource, ref, cluster=cluster)
             found += [held] if held else []
     return found
 

@@ -69,11 +69,11 @@ async def of_object(
     member: Member, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN
 ) -> Foreseen:
     """The preview of the deletion of one object with its content and dependents. Only reads."""
-    seen = await deletion_scope.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
+    seen = await deletion_scope.scope_of(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
     refs = [ref_to(item) for item in seen.everything]
     cloud = await member_preview.cloud_resources_of(member, refs)
     refusals = await removal_forecast.refusals(member, seen, home=home)
-    needed = await dependents.warnings(member.client, refs)
+    needed = await dependents.dependent_warnings(member.client, refs)
     return foreseen(seen, cloud, refusals=refusals, warnings=needed)
 
 

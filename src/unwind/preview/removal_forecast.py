@@ -22,7 +22,7 @@ from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item
 from unwind.members import contents
 from unwind.members.contents import Content
-from unwind.protection.deleter import labelled, look
+from unwind.protection.deleter import labelled, protected_object
 from unwind.protection.namespace_cache import UNFINISHED
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import DeletionScope, Told, is_a, ref_to
@@ -64,7 +64,7 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     """The policy for claims of its StatefulSets."""
 
 
-class Fate(Enum):
+class ForecastFate(Enum):
     """What happens to an object."""
 
     GOES = "goes"
@@ -77,12 +77,12 @@ class ObjectForecast(msgspec.Struct, frozen=True):
     """An object of a step, and what happens to it."""
 
     entry: Entry
-    fate: Fate
+    fate: ForecastFate
     why: str = ""
     """Why it stays."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldContent(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a Namespace or CRD."""
 
     content: tuple[Content, ...] = ()
@@ -115,11 +115,11 @@ async def forecast(
     stay if they still contain objects then, by uid. Raises if the objects cannot be read; a Namespace or CRD whose
     content cannot be read is assumed to go, with a warning."""
     found = await _read(member, [entry for step in steps for entry in step.entries])
-    first = plain(steps, found, spared)
-    held: dict[str, Held] = {}
+    first = plain_forecast(steps, found, spared)
+    held: dict[str, HeldContent] = {}
     warnings: list[str] = []
     for item in [item for some in first.values() for item in some]:
-        if item.fate is Fate.GOES and is_container(item.entry.object):
+        if item.fate is ForecastFate.GOES and is_container(item.entry.object):
             try:
                 ref = item.entry.object
                 held[ref.uid] = await _held(member, ref, counting=ref.uid in cascading)
@@ -129,7 +129,7 @@ async def forecast(
     return msgspec.structs.replace(made, warnings=tuple(warnings))
 
 
-def plain(
+def plain_forecast(
     steps: Iterable[PlannedStep],
     found: Mapping[tuple[str, str, str, str], Metadata],
     spared: Mapping[str, str] = MappingProxyType({}),
@@ -157,10 +157,10 @@ def plain(
 
 
 def _with_claims_of_kept_sets(some: Collection[ObjectForecast]) -> tuple[ObjectForecast, ...]:
-    kept = [item.entry.object for item in some if item.fate is Fate.STAYS]
-    staying = volume_claims.of_kept_sets([item.entry for item in some if item.fate is Fate.GOES], kept)
+    kept = [item.entry.object for item in some if item.fate is ForecastFate.STAYS]
+    staying = volume_claims.of_kept_sets([item.entry for item in some if item.fate is ForecastFate.GOES], kept)
     return tuple(
-        ObjectForecast(item.entry, Fate.STAYS, f"{item.entry.source} stays and uses it")
+        ObjectForecast(item.entry, ForecastFate.STAYS, f"{item.entry.source} stays and uses it")
         if item.entry.object.uid in staying
         else item
         for item in some
@@ -173,37 +173,37 @@ def fate(
     """What happens to one object, regardless of its content (pure). `found`: the object of this name. `spared`: why it
     stays, if its protection keeps it."""
     if found is None:
-        return ObjectForecast(entry, Fate.ABSENT)
+        return ObjectForecast(entry, ForecastFate.ABSENT)
     labels, annotations = found.labels or {}, found.annotations or {}
     if entry.state == EntryState.INTENDED and not entry.adopted:
         # Only an object with our label was created for this entry.
         if labels.get(OWNER_LABEL) != owner:
-            return ObjectForecast(entry, Fate.ABSENT)
+            return ObjectForecast(entry, ForecastFate.ABSENT)
         entry = msgspec.structs.replace(entry, object=msgspec.structs.replace(entry.object, uid=found.uid))
     elif entry.object.uid and found.uid != entry.object.uid:
-        return ObjectForecast(entry, Fate.ABSENT)
+        return ObjectForecast(entry, ForecastFate.ABSENT)
     if entry.kept or entry.adopted:
-        return ObjectForecast(entry, Fate.STAYS, why_kept(entry))
+        return ObjectForecast(entry, ForecastFate.STAYS, why_kept(entry))
     if by := taken_over_by(labels, annotations, {owner}):
-        return ObjectForecast(entry, Fate.STAYS, f"taken over by {by}")
+        return ObjectForecast(entry, ForecastFate.STAYS, f"taken over by {by}")
     around = namespace.annotations or {} if namespace else None
     ruling = builtin.effective_policy(annotations, namespace=around)
     if isinstance(ruling.policy, Unknown):
         return ObjectForecast(
-            entry, Fate.STAYS, f"its deletion is blocked: policy {ruling.policy} (set by {ruling.by})"
+            entry, ForecastFate.STAYS, f"its deletion is blocked: policy {ruling.policy} (set by {ruling.by})"
         )
     if ruling.policy is not DeletePolicy.MANAGE:
-        return ObjectForecast(entry, Fate.STAYS, f"its policy is {ruling.policy} (set by {ruling.by})")
+        return ObjectForecast(entry, ForecastFate.STAYS, f"its policy is {ruling.policy} (set by {ruling.by})")
     if spared:
-        return ObjectForecast(entry, Fate.STAYS, spared)
-    return ObjectForecast(entry, Fate.GOES)
+        return ObjectForecast(entry, ForecastFate.STAYS, spared)
+    return ObjectForecast(entry, ForecastFate.GOES)
 
 
 def why_kept(entry: Entry) -> str:
     """Why an object that is marked as kept or adopted stays (pure)."""
     return (
         volume_claims.why_retained(entry)
-        if volume_claims.retained(entry)
+        if volume_claims.is_retained(entry)
         else "it existed before, or is marked as kept"
     )
 
@@ -211,7 +211,7 @@ def why_kept(entry: Entry) -> str:
 def with_containers(
     steps: Iterable[PlannedStep],
     first: Mapping[str, tuple[ObjectForecast, ...]],
-    held: Mapping[str, Held],
+    held: Mapping[str, HeldContent],
     cascading: Mapping[str, str] = MappingProxyType({}),
 ) -> Forecast:
     """The forecast, given the content of Namespaces and CRDs by their uid (pure). `first`: see `plain`. `cascading`:
@@ -223,7 +223,7 @@ def with_containers(
         for kind in (CUSTOM_RESOURCE_DEFINITIONS.kind, NAMESPACES.kind):
             for number, item in enumerate(fates[step.owner]):
                 ref = item.entry.object
-                if item.fate is not Fate.GOES or ref.uid not in held or ref.kind != kind:
+                if item.fate is not ForecastFate.GOES or ref.uid not in held or ref.kind != kind:
                     continue
                 # Objects of steps that are removed later still exist.
                 removed = {
@@ -237,18 +237,22 @@ def with_containers(
                     if kind == NAMESPACES.kind:
                         along |= {content.metadata.uid: ref_to(content) for content in staying}
                 elif staying:
-                    fates[step.owner][number] = ObjectForecast(item.entry, Fate.STAYS, why or foreign_message(staying))
+                    fates[step.owner][number] = ObjectForecast(
+                        item.entry, ForecastFate.STAYS, why or foreign_message(staying)
+                    )
                     del gone[step.owner][ref.uid]
     # What a Namespace takes along is deleted, whatever its own policy is.
     final = {
-        owner: tuple(ObjectForecast(item.entry, Fate.GOES) if item.entry.object.uid in along else item for item in some)
+        owner: tuple(
+            ObjectForecast(item.entry, ForecastFate.GOES) if item.entry.object.uid in along else item for item in some
+        )
         for owner, some in fates.items()
     }
     named = {item.entry.object.uid for some in final.values() for item in some}
     return Forecast(steps=final, along=tuple(ref for uid, ref in along.items() if uid not in named))
 
 
-def foreign(held: Held, removed: Mapping[str, ObjectRef], *, own: Mapping[str, ObjectRef]) -> list[Content]:
+def foreign(held: HeldContent, removed: Mapping[str, ObjectRef], *, own: Mapping[str, ObjectRef]) -> list[Content]:
     """The content that keeps a Namespace or CRD (pure). `removed`: the objects that are gone before. `own`: those of
     them that its own step removes."""
     staying = sort(held.content, removed=removed, kinds=held.kinds).staying
@@ -260,7 +264,7 @@ def foreign(held: Held, removed: Mapping[str, ObjectRef], *, own: Mapping[str, O
 
 
 def _going(some: Iterable[ObjectForecast]) -> list[ObjectForecast]:
-    return [item for item in some if item.fate is Fate.GOES]
+    return [item for item in some if item.fate is ForecastFate.GOES]
 
 
 async def _read(member: Member, entries: Collection[Entry]) -> dict[tuple[str, str, str, str], Metadata]:
@@ -282,7 +286,7 @@ async def _read(member: Member, entries: Collection[Entry]) -> dict[tuple[str, s
     return found
 
 
-async def _held(member: Member, ref: ObjectRef, *, counting: bool) -> Held:
+async def _held(member: Member, ref: ObjectRef, *, counting: bool) -> HeldContent:
     """The content of a Namespace or CRD. `counting`: also which of it `Cascading` counts."""
     if ref.kind == NAMESPACES.kind:
         everything = await contents.in_namespace(member.client, member.discovery, ref.name)
@@ -294,13 +298,13 @@ async def _held(member: Member, ref: ObjectRef, *, counting: bool) -> Held:
             if is_lease(content)
         }
         counted = await _counted(member, ref.name) if counting else frozenset[str]()
-        return Held(content=tuple(everything), kinds=kinds, holders=holders, counted=counted)
+        return HeldContent(content=tuple(everything), kinds=kinds, holders=holders, counted=counted)
     resource = contents.defined_by(await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name))
     if resource is None:
         raise UnwindError(f"cannot list the custom resources of {ref}: it serves no version")
     found = await contents.of_kind(member.client, resource)
     live = [content.metadata.uid for content in found if not content.metadata.deletion_timestamp]
-    return Held(content=tuple(found), counted=frozenset(live))
+    return HeldContent(content=tuple(found), counted=frozenset(live))
 
 
 async def _counted(member: Member, namespace: str) -> frozenset[str]:
@@ -333,7 +337,9 @@ async def protected_objects(
     ]
 
     async def check(one: Content) -> None:
-        if held := await look(member.client, one.resource, ref_to(one), cluster=cluster, by_controller=by_controller):
+        if held := await protected_object(
+            member.client, one.resource, ref_to(one), cluster=cluster, by_controller=by_controller
+        ):
             found[one.metadata.uid] = held
 
     await gather_limited((check(item) for item in some), limit=_REFUSALS_AT_ONCE)

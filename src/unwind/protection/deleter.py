@@ -75,7 +75,7 @@ class ProtectedObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def by_contents(self) -> bool:
         """Whether the number of objects in it decides, which no event of the object itself reports."""
-        kind = kinds.of(self.object.group, self.object.kind)
+        kind = kinds.kind_of(self.object.group, self.object.kind)
         return bool(kind and kind.rest) and self.denied.why in (Why.CASCADING, Why.NOT_KNOWN)
 
     @property
@@ -96,7 +96,7 @@ def cluster_option(cluster: ObjectRef | None) -> str:
     return f"{cluster.namespace}/{cluster.name}" if cluster.namespace else cluster.name
 
 
-async def look(
+async def protected_object(
     client: Client,
     resource: Resource,
     ref: ObjectRef,
@@ -207,7 +207,7 @@ class ProtectionLink:
 
     async def look(self, client: Client, resource: Resource, ref: ObjectRef) -> ProtectedObject | None:
         """Why an object may not be deleted; None if it may."""
-        return await look(client, resource, ref, cluster=self._cluster)
+        return await protected_object(client, resource, ref, cluster=self._cluster)
 
     async def hold(self, watches: Watches, resource: Resource, ref: ObjectRef, *, what: str) -> None:
         """Raise Again if an object with the label is protected. `what`: what is not deleted because of it."""

@@ -257,14 +257,14 @@ if they could not be deleted, a protected Service could not be scaled down."""
 _BY_NAME = {(kind.group, kind.kind): kind for kind in (*KINDS, *EXEMPT)}
 
 
-def of(group: str, kind: str) -> ProtectedKind | None:
+def kind_of(group: str, kind: str) -> ProtectedKind | None:
     """The kind, if it is one of the above."""
     return _BY_NAME.get((group, kind))
 
 
 def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool = True) -> ProtectedKind:
     """Any kind: `Always` protects its objects, unless they have a controller."""
-    return of(group, kind) or ProtectedKind(
+    return kind_of(group, kind) or ProtectedKind(
         group=group,
         plural=plural,
         kind=kind,

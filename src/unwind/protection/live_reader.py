@@ -23,7 +23,7 @@ from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError
 from unwind.members import contents
 from unwind.protection import kinds
-from unwind.protection.namespace_cache import ACTIVE_PODS, BOUND_CLAIMS, FEW, LABELLED, UNFINISHED, view
+from unwind.protection.namespace_cache import ACTIVE_PODS, BOUND_CLAIMS, FEW, LABELLED, UNFINISHED, labelled_view
 from unwind.protection.rules import Contents
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class ProtectionLookup:
                     seen.fail(_told(error))
 
     def _may_read(self, resource: Resource) -> bool:
-        known = kinds.of(resource.group, resource.kind)
+        known = kinds.kind_of(resource.group, resource.kind)
         return self._groups is None or resource.group in self._groups or bool(known and not known.exempt)
 
     async def _all(self, seen: _Seen, reads: Sequence[Read], within: float, *, late: str = _LATE) -> None:
@@ -208,11 +208,11 @@ def _labelled(resource: Resource) -> View[LabelledObject]:
         version=resource.version,
         namespaced=resource.namespaced,
     )
-    return view(kind, resource)
+    return labelled_view(kind, resource)
 
 
 def _can_hold(resource: Resource) -> bool:
-    known = kinds.of(resource.group, resource.kind)
+    known = kinds.kind_of(resource.group, resource.kind)
     return known is None or not known.exempt
 
 

@@ -159,14 +159,14 @@ class PodAndClaimCounts:
 
     def pods(self, namespace: str) -> int:
         """The cached number of active Pods; 0 also if unknown."""
-        return self._pods.count(namespace) if follows(self._of_pods) else 0
+        return self._pods.count(namespace) if is_current(self._of_pods) else 0
 
     def claims(self, namespace: str) -> int:
         """The cached number of bound claims; 0 also if unknown."""
-        return self._claims.count(namespace) if follows(self._of_claims) else 0
+        return self._claims.count(namespace) if is_current(self._of_claims) else 0
 
 
-def follows(informer: Informer[Any]) -> bool:
+def is_current(informer: Informer[Any]) -> bool:
     """Whether a cache is good enough for a denial: it is synced, and its watch is alive.
 
     A denial from a broken watch could block a deletion that nothing depends on any more.
@@ -193,13 +193,13 @@ def resources(kind: ProtectedKind) -> list[Resource]:
     ]
 
 
-def view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:
+def labelled_view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:
     """The view that decodes labelled objects of a kind. Metadata only where the content does not matter, such as for
     Secrets."""
 
     def decode(body: msgspec.Raw) -> LabelledObject:
         try:
-            return subjects.read(body, kind, version=resource.version)
+            return subjects.read_subject(body, kind, version=resource.version)
         except ValueError as error:
             raise msgspec.ValidationError(str(error)) from error
 
@@ -247,7 +247,7 @@ class ProtectedObjects:
         """Some of the objects there that could not be deleted, from the cache."""
         found: list[ObjectRef] = []
         for informer in self._informers.values():
-            if informer.cache.count("guarded", namespace) and follows(informer):
+            if informer.cache.count("guarded", namespace) and is_current(informer):
                 found += [item.ref for item in informer.cache.by("guarded", namespace, limit=FEW - len(found))]
                 if len(found) == FEW:
                     break
@@ -266,7 +266,7 @@ class ProtectedObjects:
     def _follow(self, kind: ProtectedKind, resource: Resource) -> Informer[LabelledObject]:
         informer = self._informers[kind] = Informer(
             self._client,
-            view(kind, resource),
+            labelled_view(kind, resource),
             labels=LABELLED,
             indexes={"guarded": _guarded},
             clock=self._clock,

@@ -101,7 +101,7 @@ _definition = msgspec.json.Decoder(_Definition).decode
 _any = msgspec.json.Decoder().decode
 
 
-def read(
+def read_subject(
     body: msgspec.Raw | bytes, kind: ProtectedKind, *, version: str = "", by_controller: bool = False
 ) -> LabelledObject:
     """The decoded object. Raises ValueError if the body is not an object. `by_controller`: whether one of Kubernetes'

@@ -88,7 +88,7 @@ class ProtectionWebhook:
         if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == subjects.NULL:
             return Response(admission.allowed(asked))
         try:
-            found = subjects.read(
+            found = subjects.read_subject(
                 asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
             )
         except ValueError as error:
@@ -110,8 +110,12 @@ class ProtectionWebhook:
             return Response(admission.allowed(asked))
         kind, version = _kind(asked), asked.kind.version
         try:
-            new = subjects.read(asked.object, kind, version=version)
-            old = None if asked.old_object == subjects.NULL else subjects.read(asked.old_object, kind, version=version)
+            new = subjects.read_subject(asked.object, kind, version=version)
+            old = (
+                None
+                if asked.old_object == subjects.NULL
+                else subjects.read_subject(asked.old_object, kind, version=version)
+            )
         except ValueError as error:
             return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
         refused = rules.refused_label(

@@ -98,7 +98,7 @@ def entry_of(content: Content) -> Entry:
     return Entry(object=ref_to(content), resource=content.resource.plural, state=EntryState.CONFIRMED.value)
 
 
-async def look(
+async def scope_of(
     member: Member,
     resource: Resource,
     name: str,

@@ -68,7 +68,7 @@ class Several(Subscription):
 _SHOWN = 3
 
 
-async def until_gone(member: Member, uids: Collection[str], namespaces: Collection[str]) -> None:
+async def until_dependents_gone(member: Member, uids: Collection[str], namespaces: Collection[str]) -> None:
     """Return if the objects that had these uids have no dependents left; raise Again while they do.
 
     `namespaces`: their namespaces. Dependents of a cluster-scoped object (namespace "") may be in any namespace. The

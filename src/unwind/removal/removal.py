@@ -403,7 +403,7 @@ class Removal:
             self._leave(item, outcome.reason, outcome.message, outcome.by or "unwind", kept=True)
             return
         if volume:
-            await self._retry(ref, lambda: volume_claims.until_gone(member, volume))
+            await self._retry(ref, lambda: volume_claims.until_volume_gone(member, volume))
         if note:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
         self._done(item)
@@ -447,7 +447,9 @@ class Removal:
         able = [item.entry.object for item in gone if propagation(item.resource) == "Foreground"]
         if able:
             uids, namespaces = {ref.uid for ref in able}, {ref.namespace for ref in able}
-            await self._retry(self._member.ref, lambda: foreign_content.until_gone(self._member, uids, namespaces))
+            await self._retry(
+                self._member.ref, lambda: foreign_content.until_dependents_gone(self._member, uids, namespaces)
+            )
         for item in gone:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
 
@@ -467,7 +469,7 @@ class Removal:
         namespaces = {item.entry.object.name for item in todo if item.entry.object.kind == NAMESPACES.kind}
         for item in [item for item in found if item.entry.kept]:
             why = "its inventory entry is marked as kept"
-            if volume_claims.retained(item.entry):
+            if volume_claims.is_retained(item.entry):
                 why = volume_claims.why_retained(item.entry)
                 if self._take_along and item.entry.object.namespace in namespaces:
                     why = f"deleted with Namespace {item.entry.object.namespace} ({TAKE_ALONG_ANNOTATION})"

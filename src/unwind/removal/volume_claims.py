@@ -102,7 +102,7 @@ def goes(claim: Object, stateful_set: Object, policy: VolumePolicy) -> bool:
     return retention.get("whenDeleted") == "Delete" and stateful_set["metadata"]["uid"] in owners
 
 
-def retained(entry: Entry) -> bool:
+def is_retained(entry: Entry) -> bool:
     """Whether an entry is of a claim that stays after its StatefulSet (pure)."""
     return entry.kept and entry.source.startswith(SOURCE)
 
@@ -121,7 +121,7 @@ def of_kept_sets(claims: Iterable[Entry], kept: Iterable[ObjectRef]) -> set[str]
     return {entry.object.uid for entry in claims if (entry.object.namespace, entry.source) in sets}
 
 
-def warnings(entries: Iterable[Entry]) -> list[str]:
+def retained_warnings(entries: Iterable[Entry]) -> list[str]:
     """The claims among these entries that stay, for a plan: one line per StatefulSet (pure).
 
     A Teardown has to fit into one object, so at most `_NAMED` StatefulSets and `_NAMED` claims of each are named. The
@@ -129,7 +129,7 @@ def warnings(entries: Iterable[Entry]) -> list[str]:
     """
     sets: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        if retained(entry):
+        if is_retained(entry):
             sets.setdefault((entry.object.namespace, entry.source), []).append(entry)
     lines: list[str] = []
     for _, some in sorted(sets.items())[:_NAMED]:
@@ -170,7 +170,7 @@ async def volume_of(member: Member, claim: ObjectRef) -> Volume | None:
     return Volume(volume["metadata"]["name"], volume["metadata"]["uid"])
 
 
-async def until_gone(member: Member, volume: Volume) -> None:
+async def until_volume_gone(member: Member, volume: Volume) -> None:
     """Return if a volume is absent; raise Again while its provisioner deletes it."""
     absence = await member.watches.absence(PERSISTENT_VOLUMES, name=volume.name, uid=volume.uid)
     seen = await member.client.sighting(PERSISTENT_VOLUMES, volume.name, uid=volume.uid, cluster=member.system_uid)

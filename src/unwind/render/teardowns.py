@@ -104,7 +104,7 @@ def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
     return Group(*parts)
 
 
-def line(teardown: Teardown) -> str:
+def teardown_line(teardown: Teardown) -> str:
     """One Teardown as a line for a pipe, without ages and other values that change by themselves."""
     done, total = gone(teardown)
     status = teardown.status
@@ -120,8 +120,8 @@ def line(teardown: Teardown) -> str:
 def changes(old: Teardown | None, new: Teardown) -> Iterator[str]:
     """The changes since the previous state, as lines; everything if there is no previous state."""
     title = new.spec.title
-    if old is None or line(old) != line(new):
-        yield line(new)
+    if old is None or teardown_line(old) != teardown_line(new):
+        yield teardown_line(new)
     before = {step.name: step.state for step in old.status.steps} if old else {}
     for step in new.status.steps:
         known = before.get(step.name)

@@ -68,7 +68,7 @@ async def with_what_goes_along(
             if takers:
                 warnings += await _looked_for(fleet, target, plan, takers, chunks)
             if sets and volumes:
-                warnings += volume_claims.warnings(await _staying(fleet, target, sets, chunks, volumes))
+                warnings += volume_claims.retained_warnings(await _staying(fleet, target, sets, chunks, volumes))
     except (UnwindError, TimeoutError) as error:
         why = str(error) or f"no answer within {_PATIENCE:.0f}s"
         warnings = []

@@ -68,7 +68,7 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
             RequestRefusal(reason=Reason.UNKNOWN_VALUE, message=f"annotation {VOLUMES_ANNOTATION}: {volumes}")
         )
     try:
-        seen = await deletion_scope.look(
+        seen = await deletion_scope.scope_of(
             member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes
         )
     except (NotFoundError, deletion_scope.AnotherError) as error:

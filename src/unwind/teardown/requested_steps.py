@@ -57,7 +57,7 @@ class RequestedSteps(StepSource):
             seen = await request_refusals.check(self._teardown, self._client, member, protected=self._refusals)
             await self._record(member, seen)
         one = step(self._owner, self._teardown.spec.title, objects=len(seen.entries))
-        return SourceSteps(steps=(one,), warnings=tuple(volume_claims.warnings(seen.retained)))
+        return SourceSteps(steps=(one,), warnings=tuple(volume_claims.retained_warnings(seen.retained)))
 
     async def _record(self, member: Member, seen: DeletionScope) -> None:
         """Write the Inventory. It must name every object before the plan is written."""

@@ -149,7 +149,7 @@ class Kubectl(msgspec.Struct, frozen=True, kw_only=True):
     def on(self, verb: str, thing: Thing, *words: str) -> str:
         """`kubectl VERB KIND/NAME …`."""
         where = ("-n", thing.namespace) if thing.namespace else ()
-        return self.call(verb, *where, called(thing), *words)
+        return self.call(verb, *where, kubectl_name(thing), *words)
 
     def patch(self, thing: Thing, operations: Sequence[dict[str, Any]]) -> str:
         """Patch this very object: the API server refuses the patch for another object with the same name."""
@@ -166,7 +166,7 @@ class Kubectl(msgspec.Struct, frozen=True, kw_only=True):
         return self.on("scale", thing, f"--replicas={replicas}")
 
 
-def called(thing: Thing) -> str:
+def kubectl_name(thing: Thing) -> str:
     """An object as a kubectl argument, unambiguous even if other API groups have the same kind."""
     it = thing.resource
     if not it.group:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.why.facts import ObjectFacts, StepWait, Workload
+    from unwind.why.facts import ControllerWorkload, ObjectFacts, StepWait
 
 # In order of importance: the first one found is reported first, because the others usually resolve by themselves.
 _URGENCY = (
@@ -86,7 +86,7 @@ def blockers(
     waits: Iterable[StepWait],
     *,
     seen: Mapping[ObjectRef, ObjectFacts],
-    workloads: Sequence[Workload] = (),
+    workloads: Sequence[ControllerWorkload] = (),
     before: Iterable[Blocker] = (),
     now: datetime,
     shown: int = BLOCKERS_SHOWN,
@@ -121,7 +121,7 @@ def blockers(
     return tuple(found[:shown])
 
 
-def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> HoldCause:
+def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[ControllerWorkload] = ()) -> HoldCause:
     """What blocks one object. Without observed facts, the message of the removal."""
     if wait.failed or wait.reason in _ACTORS:
         return HoldCause(wait.reason, wait.message, actor_of(wait.reason))
@@ -141,11 +141,11 @@ def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload
     return HoldCause(Reason.DELETING, wait.message, "Kubernetes (API server)")
 
 
-def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[HoldCause]:
+def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[ControllerWorkload]) -> list[HoldCause]:
     return [_by_finalizer(str(ref), fromkey, workloads) for fromkey in dict.fromkeys(finalizers)]
 
 
-def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> HoldCause:
+def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[ControllerWorkload]) -> HoldCause:
     known, short = served(finalizer), f"finalizer {finalizer}"
     if known:
         return HoldCause(
@@ -162,7 +162,7 @@ def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) ->
     return HoldCause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
 
 
-def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[Workload]) -> list[HoldCause]:
+def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[ControllerWorkload]) -> list[HoldCause]:
     """What the conditions of a Namespace that is being deleted report."""
     if NAMESPACE_FINALIZER not in seen.finalizers:
         return []

@@ -61,7 +61,9 @@ def extension(config: ExtensionConfig) -> Extension | None:
     return Extension(name=config.metadata.name, behind=behind, ours=ours)
 
 
-def cluster(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Iterable[Extension] = ()) -> list[Finding]:
+def cluster_findings(
+    look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Iterable[Extension] = ()
+) -> list[Finding]:
     """What blocks a Cluster API Cluster, besides its finalizers; empty if they explain it.
 
     `extensions`: those that Cluster API calls before it deletes the Cluster.
@@ -174,7 +176,7 @@ def _extended(look: ObjectSnapshot, said: str, extensions: list[Extension], kube
     )
 
 
-def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Finding]:
+def teardown_findings(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Finding]:
     """What blocks an unfinished teardown. `runs`: whether Unwind's manager is running; None if unknown."""
     found: list[Finding] = []
     if runs is False:
@@ -186,7 +188,7 @@ def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Findi
                 remedies=(RUN,),
             )
         )
-    release = released(it, kubectl)
+    release = release_remedy(it, kubectl)
     blockers = _told_once(it.status.blockers)
     found += [_blocked(it, blocker, release) for blocker in blockers[:SHOWN]]
     if more := len(blockers[SHOWN:]):
@@ -211,7 +213,7 @@ def phrase(it: Teardown) -> str:
     return f"the teardown of {it.spec.target} is not finished ({it.status.phase or Phase.PENDING.value}{wave}{gone})"
 
 
-def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
+def release_remedy(it: Teardown, kubectl: Kubectl) -> Remedy | None:
     """Releases the target before everything is removed; None if users cannot release it."""
     if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED, Cause.WITHDRAWN, Cause.PRUNED):
         return None

@@ -15,10 +15,10 @@ from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protection import deleter
 from unwind.why import cluster_rules, holds, refusals
-from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, called
+from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name
 from unwind.why.operators import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
-from unwind.why.reader import look_at
+from unwind.why.reader import read_facts
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,7 +71,7 @@ class _Walk:
             return self._answered(place, thing, AnswerState.NOT_KNOWN, since=None)
         thing, obj = read
         self._seen.add((place.name, thing.uid))
-        look = await look_at(place, thing, obj, now=self._now)
+        look = await read_facts(place, thing, obj, now=self._now)
         since = look.deleted_at
         state, findings = await self._judge(place, look, obj, stands=None)
         findings = _dated(findings, look)
@@ -115,14 +115,14 @@ class _Walk:
                 runs = await manager_runs(place, now=self._now)
                 if stands is None:
                     self._subject = cluster_rules.phrase(teardown)
-                found = cluster_rules.teardown(teardown, place.kubectl, runs=runs)
+                found = cluster_rules.teardown_findings(teardown, place.kubectl, runs=runs)
                 return _held_or_going(found), found
         if look.seen.deleted_at is not None:
             found = await self._cluster(place, look, obj) if kind == _CAPI else []
-            found += holds.held(look, place.kubectl, now=self._now, besides=_CAPI_FINALIZERS if found else ())
+            found += holds.hold_findings(look, place.kubectl, now=self._now, besides=_CAPI_FINALIZERS if found else ())
             return _held_or_going(found), found
         if stands:
-            return AnswerState.DELETABLE, [holds.standing(look, place.kubectl)]
+            return AnswerState.DELETABLE, [holds.undeleted_findings(look, place.kubectl)]
         return await self._rehearse(place, look, told=stands is not None)
 
     async def _cluster(self, place: ReachableCluster, look: ObjectSnapshot, obj: Object) -> list[Finding]:
@@ -134,7 +134,7 @@ class _Walk:
             configs = []
         read = [cluster_rules.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
         asked = [item for item in read if item]
-        return cluster_rules.cluster(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
+        return cluster_rules.cluster_findings(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
     async def _rehearse(
         self, place: ReachableCluster, look: ObjectSnapshot, *, told: bool
@@ -153,7 +153,7 @@ class _Walk:
             refusal = refusals.APIRefusal(code=error.code, reason=error.reason, message=error.status.message)
             name = refusals.webhook_named(refusal)
             known = await self._webhooks(place, name) if name else []
-            finding = refusals.refused(look, refusal, place.kubectl, known)
+            finding = refusals.refusal_finding(look, refusal, place.kubectl, known)
             if told and finding.reason == Reason.NO_RIGHT:
                 # This user is not the one who will delete it, so missing permissions say nothing about the actual
                 # client.
@@ -167,7 +167,7 @@ class _Walk:
                 place.notes.append(f"Unwind does not delete it: {held.why}")
             return AnswerState.DELETABLE, []
         if held:
-            return AnswerState.REFUSED, [refusals.protected(look, held, place.kubectl)]
+            return AnswerState.REFUSED, [refusals.protection_finding(look, held, place.kubectl)]
         message = "its deletion was not requested yet and would be accepted"
         return AnswerState.GOING, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
 
@@ -243,7 +243,7 @@ class _Walk:
         thing, obj = read
         if ref.uid and thing.uid != ref.uid:
             return  # another object has its name by now
-        look = await look_at(place, thing, obj, now=self._now)
+        look = await read_facts(place, thing, obj, now=self._now)
         _, findings = await self._judge(place, look, obj, stands=stands)
         await self._tell(place, thing, _dated(findings, look), depth=depth)
 
@@ -257,7 +257,7 @@ async def protection_of(place: ReachableCluster, look: ObjectSnapshot) -> Protec
     if not deleter.labelled(look.labels):
         return None
     try:
-        return await deleter.look(place.client, thing.resource, thing.ref, cluster=place.ref)
+        return await deleter.protected_object(place.client, thing.resource, thing.ref, cluster=place.ref)
     except UnwindError as error:
         place.unseen(f"what protects {thing}", error)
         return None
@@ -315,7 +315,7 @@ def _deleting(place: ReachableCluster, look: ObjectSnapshot) -> Remedy:
     thing = look.thing
     command = place.kubectl.delete(thing)
     where = f" -n {thing.namespace}" if thing.namespace else ""
-    about = f"deletes {thing}; preview it with `unwind plan {called(thing)}{where}`"
+    about = f"deletes {thing}; preview it with `unwind plan {kubectl_name(thing)}{where}`"
     return Remedy(commands=place.kubectl.lines(command), effect=Effect.DELETES, about=about)
 
 

@@ -39,7 +39,7 @@ class ObjectFacts(msgspec.Struct, frozen=True, kw_only=True):
     """For a Namespace or CRD, where the API server reports what it waits for."""
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A workload that may be the controller of finalizers."""
 
     object: ObjectRef
@@ -73,13 +73,13 @@ def object_facts(obj: Mapping[str, Any]) -> ObjectFacts:
     )
 
 
-def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[str, ...] = ()) -> Workload:
+def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[str, ...] = ()) -> ControllerWorkload:
     """The relevant fields of a workload; None for one that does not exist."""
     status = (obj or {}).get("status") or {}
     # Deployments and StatefulSets have readyReplicas, DaemonSets numberReady.
     running = bool(obj) and (status.get("readyReplicas") or status.get("numberReady") or 0) > 0
     wanted = ((obj or {}).get("spec") or {}).get("replicas")
-    return Workload(object=ref, running=running, domains=domains, wanted=wanted)
+    return ControllerWorkload(object=ref, running=running, domains=domains, wanted=wanted)
 
 
 # An object and its surroundings, as read for one diagnosis (values only).
@@ -112,7 +112,7 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
     """The APIService."""
     behind: str = ""
     """Its Service, as namespace/name."""
-    workload: Workload | None = None
+    workload: ControllerWorkload | None = None
     """The workload behind the Service, if known."""
     message: str = ""
     since: datetime | None = None
@@ -127,7 +127,7 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     converts: str = ""
     """Its conversion webhook, if it has one: Service namespace/name, or a URL."""
-    workload: Workload | None = None
+    workload: ControllerWorkload | None = None
     """The workload behind the Service, if known."""
 
 
@@ -144,7 +144,7 @@ class ObjectSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     writers: dict[str, tuple[str, ...]] = {}
     """The field managers that set each finalizer."""
 
-    workloads: tuple[Workload, ...] = ()
+    workloads: tuple[ControllerWorkload, ...] = ()
     words: tuple[ObjectReport, ...] = ()
     """The latest complaints of its controllers."""
     dependents: tuple[Thing, ...] = ()
@@ -185,7 +185,7 @@ class _ObjectMetadata(msgspec.Struct, rename="camel"):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-def look(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
+def facts_of(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
     """The facts that an object of any kind carries itself."""
     metadata = msgspec.convert(obj.get("metadata") or {}, _ObjectMetadata)
     seen = object_facts(obj)

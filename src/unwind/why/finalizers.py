@@ -20,7 +20,7 @@ from unwind.api.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.why.facts import Workload
+    from unwind.why.facts import ControllerWorkload
 
 NAMESPACE_FINALIZER = "kubernetes"
 """In a Namespace's spec, not in its metadata."""
@@ -106,7 +106,9 @@ def served(finalizer: str) -> Duty | None:
     return None
 
 
-def serving(finalizer: str, workloads: Iterable[Workload], writers: Iterable[str] = ()) -> Workload | None:
+def serving(
+    finalizer: str, workloads: Iterable[ControllerWorkload], writers: Iterable[str] = ()
+) -> ControllerWorkload | None:
     """The workload that seems to be the controller of an unknown finalizer, by its name; a running one if several
     match.
 
@@ -118,7 +120,7 @@ def serving(finalizer: str, workloads: Iterable[Workload], writers: Iterable[str
     return next((item for item in fitting if item.running), fitting[0] if fitting else None)
 
 
-def _fits(workload: Workload, it: str) -> bool:
+def _fits(workload: ControllerWorkload, it: str) -> bool:
     if any(it == item or it.endswith(f".{item}") or item.endswith(f".{it}") for item in workload.domains):
         return True
     # `acme.cert-manager.io` belongs to the Deployment cert-manager, and `example.dev` to example-operator.
@@ -127,7 +129,7 @@ def _fits(workload: Workload, it: str) -> bool:
     return any(name == label or name.startswith(f"{label}-") for label in labels)
 
 
-def _called(workload: Workload, programs: Iterable[str]) -> bool:
+def _called(workload: ControllerWorkload, programs: Iterable[str]) -> bool:
     """Whether a workload belongs to one of these programs: its name is usually the program's name, or starts with
     it."""
     name = workload.object.name

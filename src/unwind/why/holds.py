@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Teardown
     from unwind.why.answers import Kubectl
-    from unwind.why.facts import ObjectSnapshot, Silent, Unlisted, Workload
+    from unwind.why.facts import ControllerWorkload, ObjectSnapshot, Silent, Unlisted
 
 RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which resumes the teardown")
 SHOWN = 4
@@ -36,7 +36,9 @@ _SCALED = ("Deployment", "StatefulSet", "ReplicaSet")
 _GARBAGE_COLLECTOR = "Kubernetes (garbage collector)"
 
 
-def held(look: ObjectSnapshot, kubectl: Kubectl, *, now: datetime, besides: Collection[str] = ()) -> list[Finding]:
+def hold_findings(
+    look: ObjectSnapshot, kubectl: Kubectl, *, now: datetime, besides: Collection[str] = ()
+) -> list[Finding]:
     """All findings; empty if the object is about to disappear. `besides`: finalizers that are already explained."""
     found: list[Finding] = []
     # In reverse order: when several finalizers are removed one after the other, the indexes of the earlier ones stay.
@@ -60,7 +62,7 @@ def held(look: ObjectSnapshot, kubectl: Kubectl, *, now: datetime, besides: Coll
     return found
 
 
-def standing(look: ObjectSnapshot, kubectl: Kubectl) -> Finding:
+def undeleted_findings(look: ObjectSnapshot, kubectl: Kubectl) -> Finding:
     """What to do about an object whose deletion was not requested although another object waits for it."""
     thing = look.thing
     if (thing.resource.group, thing.resource.kind) == ("", "Pod"):
@@ -278,7 +280,9 @@ def _ours(look: ObjectSnapshot, waits: Finding) -> Finding:
     return msgspec.structs.replace(waits, behind=_first(look.dependents))
 
 
-def _not_served(look: ObjectSnapshot, holds: str, workload: Workload, force: Remedy, kubectl: Kubectl) -> Finding:
+def _not_served(
+    look: ObjectSnapshot, holds: str, workload: ControllerWorkload, force: Remedy, kubectl: Kubectl
+) -> Finding:
     why = "is scaled to zero" if workload.wanted == 0 else "has no ready Pod"
     return Finding(
         reason=Reason.FINALIZER_NOT_SERVED,
@@ -288,7 +292,7 @@ def _not_served(look: ObjectSnapshot, holds: str, workload: Workload, force: Rem
     )
 
 
-def started(workload: Workload | None, kubectl: Kubectl) -> tuple[Remedy, ...]:
+def started(workload: ControllerWorkload | None, kubectl: Kubectl) -> tuple[Remedy, ...]:
     """How to start a workload that has to act; empty if it is running or unknown."""
     if workload is None or workload.running:
         return ()
@@ -356,7 +360,7 @@ def _writer(look: ObjectSnapshot, finalizer: str) -> str:
     return f"; set by {', '.join(found)}" if found else ""
 
 
-def _thing(workload: Workload) -> Thing:
+def _thing(workload: ControllerWorkload) -> Thing:
     ref = workload.object
     resource = Resource(ref.group, ref.version or "v1", f"{ref.kind.lower()}s", ref.kind)
     return Thing(resource=resource, name=ref.name, namespace=ref.namespace)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.kube.client import Client
-    from unwind.why.facts import Workload
+    from unwind.why.facts import ControllerWorkload
     from unwind.why.reachable_clusters import ReachableCluster
 
 _CONVERTED = "conversion webhook"
@@ -69,7 +69,7 @@ async def conversion_of(place: ReachableCluster, resource: Resource, error: ApiE
     return msgspec.structs.replace(bare, definition=definition, converts=converts, workload=workload)
 
 
-async def behind_service(place: ReachableCluster, namespace: str, name: str) -> Workload | None:
+async def behind_service(place: ReachableCluster, namespace: str, name: str) -> ControllerWorkload | None:
     """The workload whose Pods a Service selects; None if there is none or it cannot be read."""
     try:
         service = await place.client.get(SERVICES, name, namespace=namespace)
@@ -86,16 +86,16 @@ async def behind_service(place: ReachableCluster, namespace: str, name: str) -> 
     return None
 
 
-async def workloads(place: ReachableCluster) -> tuple[Workload, ...]:
+async def workloads(place: ReachableCluster) -> tuple[ControllerWorkload, ...]:
     """All workloads of a cluster, any of which may be the controller of a finalizer. Read once per diagnosis."""
     if place.workloads is None:
         place.workloads = await workloads_of(place.client, place.unseen)
     return place.workloads
 
 
-async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], object]) -> tuple[Workload, ...]:
+async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], object]) -> tuple[ControllerWorkload, ...]:
     """All workloads of a cluster. `unseen` is called with what could not be read."""
-    found: list[Workload] = []
+    found: list[ControllerWorkload] = []
 
     async def look(resource: Resource) -> None:
         try:

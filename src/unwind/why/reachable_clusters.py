@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
-    from unwind.why.facts import Workload
+    from unwind.why.facts import ControllerWorkload
 
 
 class ReachableCluster:
@@ -48,7 +48,7 @@ class ReachableCluster:
         self.ref = ref
         self.notes: list[str] = [] if notes is None else notes
         """What could not be read, shared by all clusters of one diagnosis."""
-        self.workloads: tuple[Workload, ...] | None = None
+        self.workloads: tuple[ControllerWorkload, ...] | None = None
         """All of its workloads, once read."""
 
     def unseen(self, what: str, error: UnwindError) -> None:

@@ -50,10 +50,10 @@ _CONTROLLERS = 5
 """Maximum number of controllers above a Pod."""
 
 
-async def look_at(place: ReachableCluster, thing: Thing, obj: Object, *, now: datetime) -> ObjectSnapshot:
+async def read_facts(place: ReachableCluster, thing: Thing, obj: Object, *, now: datetime) -> ObjectSnapshot:
     """The facts that matter for its deletion. What cannot be read is noted and left out. Raises only if API discovery
     fails."""
-    look = facts.look(thing, obj)
+    look = facts.facts_of(thing, obj)
     gathering = _Gathering(place, look.thing, obj)
     change: dict[str, Any] = {}
     kind = (thing.resource.group, thing.resource.kind)

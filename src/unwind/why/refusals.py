@@ -15,7 +15,7 @@ from unwind.api.annotation_values import DeleteProtection
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.server.path_segments import redacted
 from unwind.why.answers import Effect, Finding, Remedy, Thing
-from unwind.why.facts import Workload, cut
+from unwind.why.facts import ControllerWorkload, cut
 from unwind.why.holds import started
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """Its address: Service namespace/name, or a URL."""
     service: tuple[str, str] | None = None
     """Namespace and name of the Service."""
-    workload: Workload | None = None
+    workload: ControllerWorkload | None = None
     """The workload behind the Service, if known."""
 
 
@@ -100,7 +100,9 @@ def unknowable(refusal: APIRefusal) -> bool:
     return bool(_NO_DRY_RUN.search(refusal.message))
 
 
-def refused(look: ObjectSnapshot, refusal: APIRefusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
+def refusal_finding(
+    look: ObjectSnapshot, refusal: APIRefusal, kubectl: Kubectl, known: Iterable[Webhook] = ()
+) -> Finding:
     """Who refuses the deletion, why, and what to do about it. `known`: the webhooks of the cluster."""
     text = redacted(refusal.message)
     if _PROTECTION in text or DELETE_PROTECTION_LABEL in text:
@@ -224,7 +226,7 @@ def _no_right(look: ObjectSnapshot, user: str, verb: str, kubectl: Kubectl) -> F
 # Deletion protection
 
 
-def protected(look: ObjectSnapshot, held: ProtectedObject, kubectl: Kubectl) -> Finding:
+def protection_finding(look: ObjectSnapshot, held: ProtectedObject, kubectl: Kubectl) -> Finding:
     """An object that the API server would delete, but Unwind does not, because of its label."""
     off = Remedy(
         commands=kubectl.lines(_unlabelled(look.thing, kubectl)),

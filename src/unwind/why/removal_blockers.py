@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.why.facts import ObjectFacts, Workload
+    from unwind.why.facts import ControllerWorkload, ObjectFacts
 
 _AT_ONCE = 8
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
@@ -78,11 +78,11 @@ async def what_blocks(
     return blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
 
 
-async def _workloads(member: Member, items: Collection[Item]) -> list[Workload]:
+async def _workloads(member: Member, items: Collection[Item]) -> list[ControllerWorkload]:
     """The workloads of the step: who serves the finalizers of its custom resources is likely among them."""
     refs = [item.entry.object for item in items]
     groups = tuple({ref.name.partition(".")[2] for ref in refs if ref.kind == "CustomResourceDefinition"})
-    found: list[Workload] = []
+    found: list[ControllerWorkload] = []
 
     async def look(ref: ObjectRef) -> None:
         found.append(facts.workload(ref, await _find(member, ref), domains=groups))

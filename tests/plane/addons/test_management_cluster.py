@@ -72,7 +72,7 @@ async def test_a_profile_deploys_no_object_that_controls_the_manager(site: Addon
 
 async def test_a_namespaced_profile_reads_sources_of_its_namespace_only(site: AddonSite) -> None:
     ref = PolicyRef(kind="ConfigMap", name="kube-root-ca.crt", namespace="kube-system")
-    [source] = await policy_refs.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
+    [source] = await policy_refs.read_sources(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
     assert source.manifests == ()
     assert "cannot reference another namespace" in source.faults[0]
 

@@ -87,7 +87,7 @@ class AddonSite:
         return PolicyRef(kind=resource.kind, name=name)
 
     async def read(self, *refs: PolicyRef) -> list[ManifestSource]:
-        return await policy_refs.read(self.own, refs, namespace=self.namespace)
+        return await policy_refs.read_sources(self.own, refs, namespace=self.namespace)
 
     async def deploy(self, owner: DeploymentOwner, *refs: PolicyRef, **more: Any) -> DeploymentReport:
         return await deploy(self.member, self.inventories, owner, await self.read(*refs), **more)

@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import SeenProfile
-from unwind.addons.cluster_profiles import ProfileState, Seen, standing
+from unwind.addons.cluster_profiles import ProfileState, Seen, matching_profiles
 from unwind.addons.matching import ProfileKey
 from unwind.api.capi import Cluster
 from unwind.api.meta import LabelSelector, ObjectMeta
@@ -51,7 +51,7 @@ def summary(seen: Seen, *, uid: str = "c-1", going: bool = False, **spec: Any) -
 
 
 def found(*profiles: Seen, summaries: tuple[ClusterSummary, ...] = ()) -> list[ProfileState]:
-    return standing(TARGET, profiles, named={item.metadata.name: item for item in summaries}.get)
+    return matching_profiles(TARGET, profiles, named={item.metadata.name: item for item in summaries}.get)
 
 
 def test_only_profiles_that_match_and_stay_count() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from unwind.addons import cluster_summaries, validation
-from unwind.addons.matching import ProfileKey, Verdict, matches, selects, verdict
+from unwind.addons.matching import ProfileKey, Verdict, match, matches, selects
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
 from unwind.members.targets import AddonTarget, key_of
@@ -118,7 +118,7 @@ def test_a_profile_is_for_its_own_namespace_only() -> None:
 def test_a_cluster_that_is_deleted_gets_nothing_new_and_is_left_to_its_teardown(
     cluster: AddonTarget | None, said: Verdict
 ) -> None:
-    assert verdict(WIDE, PROD, cluster) is said
+    assert match(WIDE, PROD, cluster) is said
 
 
 def test_words_that_are_not_known_are_told_with_their_field() -> None:
@@ -141,7 +141,7 @@ def test_words_that_are_not_known_are_told_with_their_field() -> None:
 def test_what_is_not_supported_yet_is_told_and_so_is_what_was_never_heard_of() -> None:
     spec = ProfileSpec(reloader=True, policy_refs=(PolicyRef(kind="ConfigMap", name="{{ .Cluster.metadata.name }}"),))
     document = {"reloader": True, "helmCharts": [{"chartName": "a", "newThing": 1}], "otherThing": {}}
-    unread = validation.unread(document, ProfileSpec)
+    unread = validation.unknown_fields(document, ProfileSpec)
     assert unread == ["helmCharts[0].newThing", "otherThing"]
     said = validation.objections(WIDE, spec, unread)
     assert said.unsupported == (

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from unwind.addons.summary_status import of_step, waiting
+from unwind.addons.summary_status import of_step, waiting_status
 from unwind.api.meta import find
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterSummaryStatus, FeatureSummary
@@ -69,7 +69,7 @@ def test_the_same_report_changes_nothing() -> None:
 
 
 def test_other_conditions_stay() -> None:
-    before = waiting(DEPLOYED, Reason.NOT_READY, "x", now=NOW)
+    before = waiting_status(DEPLOYED, Reason.NOT_READY, "x", now=NOW)
     gate = before.conditions[0].__class__(type="GateNotArmed", status="True", reason="NotRegistered")
     status = of_step(ClusterSummaryStatus(conditions=(*before.conditions, gate)), REMOVED, now=NOW)
     assert conditions(status) == {"GateNotArmed": "NotRegistered", "Removed": "Removed"}

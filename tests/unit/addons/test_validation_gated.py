@@ -62,7 +62,7 @@ def test_clusters_that_no_hook_is_called_for_are_named_by_reason() -> None:
 
 
 def conditions(before: tuple[Condition, ...], said: GateFault | Unknown | None) -> tuple[Condition, ...]:
-    return validation.conditions(
+    return validation.profile_conditions(
         before, None, (), unarmed=said, served=True, reason=Reason.UNKNOWN_VALUE, generation=1, now=NOW
     )
 

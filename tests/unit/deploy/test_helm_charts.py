@@ -28,13 +28,13 @@ def asked(**fields: Any) -> HelmChart:
     ],
 )
 def test_a_chart_is_found_as_sveltos_users_write_it(fields: dict[str, Any], chart: str, repository: str) -> None:
-    read = charts.read(asked(**fields))
+    read = charts.read_chart(asked(**fields))
     assert (read.chart, read.repository) == (chart, repository)
 
 
 def test_values_from_elsewhere_come_after_those_of_the_profile() -> None:
-    assert charts.read(asked(values="a: 1"), values=("b: 2", "c: 3")).values == ("a: 1", "b: 2", "c: 3")
-    assert charts.read(asked(values=" \n"), values=("b: 2",)).values == ("b: 2",)
+    assert charts.read_chart(asked(values="a: 1"), values=("b: 2", "c: 3")).values == ("a: 1", "b: 2", "c: 3")
+    assert charts.read_chart(asked(values=" \n"), values=("b: 2",)).values == ("b: 2",)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_how_it_goes_is_remembered_in_a_word() -> None:
 
 
 def test_everything_that_goes_into_a_release_makes_it_another() -> None:
-    plain = charts.read(asked())
+    plain = charts.read_chart(asked())
     others = [
-        charts.read(asked(values="a: 1")),
-        charts.read(asked(), values=("b: 1",)),
-        charts.read(asked(chart_version="2.0.0")),
-        charts.read(asked(chart_name="other")),
-        charts.read(asked(options={"wait": True})),
+        charts.read_chart(asked(values="a: 1")),
+        charts.read_chart(asked(), values=("b: 1",)),
+        charts.read_chart(asked(chart_version="2.0.0")),
+        charts.read_chart(asked(chart_name="other")),
+        charts.read_chart(asked(options={"wait": True})),
     ]
     assert len({item.inputs for item in (plain, *others)}) == len(others) + 1
-    assert plain.inputs == charts.read(asked(), order=7).inputs
+    assert plain.inputs == charts.read_chart(asked(), order=7).inputs

@@ -9,7 +9,7 @@ import pytest
 
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.external.object_status import ReadyCondition, dropped, listed, not_ready, ready_condition_of
+from unwind.external.object_status import ReadyCondition, conditions_of, dropped_fields, not_ready, ready_condition_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -48,7 +48,7 @@ def test_what_somebody_else_said_of_ready_is_replaced_and_its_other_fields_stay(
 def test_fields_that_a_schema_does_not_have_are_not_written_again_and_again() -> None:
     [wanted] = not_ready([], WAITS, generation=1, now=NOW)
     kept = {key: value for key, value in wanted.items() if key not in ("severity", "observedGeneration")}
-    unknown = dropped({"status": {"conditions": [kept]}}, wanted)
+    unknown = dropped_fields({"status": {"conditions": [kept]}}, wanted)
     assert unknown == {"severity", "observedGeneration"}
     before = [kept]
     assert not_ready(before, WAITS, generation=2, now=LATER, without=unknown) is before
@@ -57,12 +57,12 @@ def test_fields_that_a_schema_does_not_have_are_not_written_again_and_again() ->
 @pytest.mark.parametrize("status", [None, {}, {"conditions": []}, {"conditions": [{"type": "Synced"}]}])
 def test_a_schema_without_conditions_is_noticed(status: dict[str, Any] | None) -> None:
     [wanted] = not_ready([], WAITS, generation=1, now=NOW)
-    assert dropped({"status": status}, wanted) is None
+    assert dropped_fields({"status": status}, wanted) is None
 
 
 @pytest.mark.parametrize("found", [{}, "text", ["text"]])
 def test_what_is_no_list_of_conditions_is_left_alone(found: object) -> None:
-    assert listed({"status": {"conditions": found}}) is None
+    assert conditions_of({"status": {"conditions": found}}) is None
 
 
 @pytest.mark.parametrize("reason", ["", "two words", "1st", "ends-with-dash-", "x" * 1025])

@@ -10,7 +10,7 @@ import pytest
 
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, Finalizer
-from unwind.external.tracked_objects import Act, act, claimed, matters, released
+from unwind.external.tracked_objects import Act, act, claimed, release_patch, relevant_fields
 
 OURS = Finalizer.EXTERNAL.value
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,9 +50,9 @@ def test_an_object_that_was_terminating_before_is_deleted_if_the_finalizer_of_it
 
 def test_finalizers_of_the_operator_are_removed_only_if_they_are_named() -> None:
     obj = {"metadata": {"name": "a", "finalizers": ["x", OURS, "operator"]}}
-    assert released(obj, ("operator",)) == {"metadata": {"finalizers": ["x"]}}
-    assert released(obj) == {"metadata": {"finalizers": ["x", "operator"]}}
-    assert released({"metadata": {"name": "a", "finalizers": ["x"]}}, ("operator",)) is None
+    assert release_patch(obj, ("operator",)) == {"metadata": {"finalizers": ["x"]}}
+    assert release_patch(obj) == {"metadata": {"finalizers": ["x", "operator"]}}
+    assert release_patch({"metadata": {"name": "a", "finalizers": ["x"]}}, ("operator",)) is None
 
 
 def test_finalizers_of_others_stay_when_ours_comes_and_goes() -> None:
@@ -60,8 +60,8 @@ def test_finalizers_of_others_stay_when_ours_comes_and_goes() -> None:
     assert claimed(obj) == {"metadata": {"finalizers": ["x", "y", OURS]}}
     obj["metadata"]["finalizers"] = ["x", OURS, "y"]
     assert claimed(obj) is None
-    assert released(obj) == {"metadata": {"finalizers": ["x", "y"]}}
-    assert released({"metadata": {"name": "a"}}) is None
+    assert release_patch(obj) == {"metadata": {"finalizers": ["x", "y"]}}
+    assert release_patch({"metadata": {"name": "a"}}) is None
 
 
 def test_no_finalizer_is_put_on_what_is_going() -> None:
@@ -85,4 +85,4 @@ def test_what_unwind_writes_while_it_deletes_does_not_matter_and_all_else_does(
     change: dict[str, Any], counts: bool
 ) -> None:
     before = ObjectMeta(name="a", uid="u", resource_version="1", generation=1)
-    assert (matters(msgspec.structs.replace(before, **change)) != matters(before)) is counts
+    assert (relevant_fields(msgspec.structs.replace(before, **change)) != relevant_fields(before)) is counts

@@ -60,7 +60,7 @@ def test_a_release_is_read_from_its_secret(zipped: bool) -> None:
 
 
 def test_its_objects_are_known_with_hooks_and_what_is_kept() -> None:
-    assert release_secrets.manifests(release_secrets.decode(secret(PAYLOAD))) == [
+    assert release_secrets.release_manifests(release_secrets.decode(secret(PAYLOAD))) == [
         ChartManifest("v1", "ConfigMap", "a"),
         ChartManifest("v1", "Secret", "b", namespace="else"),
         ChartManifest("v1", "ConfigMap", "c", kept=True),
@@ -93,7 +93,7 @@ def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
     plain = ChartManifest("apiextensions.k8s.io/v1", "CustomResourceDefinition", "things.x.dev", serves=serves)
     forever = msgspec.structs.replace(plain, forever=True, kept=True)
     hook = ChartManifest("v1", "Pod", "bye", hook=True, on_delete=True, replaced=True)
-    assert release_secrets.rendered(text) == [forever, forever, plain, hook]
+    assert release_secrets.rendered_manifests(text) == [forever, forever, plain, hook]
 
 
 class Client:
@@ -128,10 +128,10 @@ async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_els
 async def test_what_helm_cannot_name_is_taken_out_and_the_rest_stays() -> None:
     client = Client()
     before = revision()
-    _, other, _, bye, _ = release_secrets.manifests(before.release)
-    await release_secrets.forget(client, before, [other, bye])  # type: ignore[arg-type]
+    _, other, _, bye, _ = release_secrets.release_manifests(before.release)
+    await release_secrets.forget_manifests(client, before, [other, bye])  # type: ignore[arg-type]
     after = release_secrets.from_json(msgspec.json.encode(client.written()))
-    assert [manifest.name for manifest in release_secrets.manifests(after)] == ["a", "c", "hello"]
+    assert [manifest.name for manifest in release_secrets.release_manifests(after)] == ["a", "c", "hello"]
 
 
 def test_whose_an_object_is_is_told_by_helms_marks() -> None:

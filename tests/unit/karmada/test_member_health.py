@@ -40,13 +40,13 @@ THEIRS = {"key": "example.dev/a", "effect": "NoExecute", "timeAdded": "2026-01-0
 def test_the_taint_follows_the_member_and_those_of_others_stay(
     taints: list[Any], found: MemberHealth, after: list[Any] | None
 ) -> None:
-    patch = member_health.marked({"spec": {"id": "u-1", "taints": taints}}, found)
+    patch = member_health.taint_patch({"spec": {"id": "u-1", "taints": taints}}, found)
     assert patch == (None if after is None else {"spec": {"taints": after}})
 
 
 def test_who_a_member_is_is_written_once() -> None:
-    assert member_health.marked({"spec": {}}, WELL) == {"spec": {"id": "u-1"}}
-    assert member_health.marked({"spec": {"id": "u-0"}}, WELL) is None
+    assert member_health.taint_patch({"spec": {}}, WELL) == {"spec": {"id": "u-1"}}
+    assert member_health.taint_patch({"spec": {"id": "u-0"}}, WELL) is None
 
 
 def test_conditions_of_others_stay_and_nothing_is_written_twice() -> None:
@@ -57,15 +57,15 @@ def test_conditions_of_others_stay_and_nothing_is_written_twice() -> None:
         "message": "",
         "lastTransitionTime": "2026-05-01T11:00:00Z",
     }
-    patch = member_health.told({"status": {"conditions": [other]}}, WELL, NOON)
+    patch = member_health.health_patch({"status": {"conditions": [other]}}, WELL, NOON)
     assert patch
     assert patch["status"]["kubernetesVersion"] == "v1.36.3"
     assert [item["type"] for item in patch["status"]["conditions"]] == ["Unjoining", "Ready"]
-    assert member_health.told({"status": patch["status"]}, WELL, NOON.replace(hour=13)) is None
+    assert member_health.health_patch({"status": patch["status"]}, WELL, NOON.replace(hour=13)) is None
 
 
 def test_the_last_known_version_stays_while_nobody_answers() -> None:
-    patch = member_health.told({"status": {"kubernetesVersion": "v1.36.3"}}, ILL, NOON)
+    patch = member_health.health_patch({"status": {"kubernetesVersion": "v1.36.3"}}, ILL, NOON)
     assert patch
     assert list(patch["status"]) == ["conditions"]
 
@@ -81,7 +81,7 @@ def test_the_last_known_version_stays_while_nobody_answers() -> None:
     ],
 )
 def test_a_cluster_is_held_once_unless_it_goes(metadata: dict[str, Any], after: list[str] | None) -> None:
-    assert member_health.held({"metadata": metadata}) == (
+    assert member_health.finalizer_patch({"metadata": metadata}) == (
         None if after is None else {"metadata": {"finalizers": after}}
     )
 

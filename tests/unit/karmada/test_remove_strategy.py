@@ -10,7 +10,7 @@ from unwind.api.karmada import Cluster, ClusterSpec, Work, WorkSpec
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, Plan
-from unwind.karmada.remove_strategy import decided_by, enforced, lowered, needs, raised, recorded_effort, steps_of
+from unwind.karmada.remove_strategy import decided_by, is_enforced, lowered, needs, raised, recorded_effort, steps_of
 from unwind.teardown.plan import combine
 
 if TYPE_CHECKING:
@@ -164,15 +164,15 @@ def test_a_work_that_keeps_its_objects_itself_was_not_overruled() -> None:
 
 
 def test_a_plan_that_is_not_made_may_hold_anything() -> None:
-    assert enforced(None)
-    assert not enforced(plan_of(cluster("Needless"), work("a")))
+    assert is_enforced(None)
+    assert not is_enforced(plan_of(cluster("Needless"), work("a")))
 
 
 @pytest.mark.parametrize("works", [[], [work("a", preserved=True)]], ids=["no Works", "only preserved ones"])
 def test_required_is_strict_without_an_enforced_step(works: list[Work]) -> None:
-    assert enforced(plan_of(cluster("Required"), *works))
-    assert not enforced(plan_of(cluster("Needless"), *works))
-    assert not enforced(Plan()), "a plan of an earlier release has only its steps"
+    assert is_enforced(plan_of(cluster("Required"), *works))
+    assert not is_enforced(plan_of(cluster("Needless"), *works))
+    assert not is_enforced(Plan()), "a plan of an earlier release has only its steps"
 
 
 def test_the_inventory_of_a_work_records_the_strategy_unless_the_work_preserves() -> None:

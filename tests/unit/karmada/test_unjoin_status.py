@@ -9,7 +9,7 @@ import msgspec
 from unwind.api.karmada import Cluster, ClusterSpec, ClusterStatus, Work
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef, find
 from unwind.api.unwind import Blocker, Plan, Step, StepStatus, Teardown, TeardownSpec, TeardownStatus
-from unwind.karmada.unjoin_status import SLOW, conditions, failing, looked_at_again, told
+from unwind.karmada.unjoin_status import SLOW, blockers_text, failing, looked_at_again, unjoin_conditions
 
 AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 READY = Condition(type="Ready", status="True", reason="ClusterReady", last_transition_time=AT)
@@ -43,12 +43,12 @@ def teardown(*blockers: Blocker, plan: Plan | None = PLAN, phase: str = "Removin
 
 
 def message(it: Cluster, condition: str, of: Teardown | None, *after: Blocker, now: dt.datetime = AT) -> str | None:
-    found = find(conditions(it, of, after, now=now), condition)
+    found = find(unjoin_conditions(it, of, after, now=now), condition)
     return found.message if found else None
 
 
 def test_the_words_of_the_proposal_are_said_beside_ready() -> None:
-    said = conditions(cluster(), None, now=AT)
+    said = unjoin_conditions(cluster(), None, now=AT)
     assert said[0] is READY
     assert [(item.type, item.status, item.reason, item.message) for item in said[1:]] == [
         ("Unjoining", "True", "UnjoinCluster", "Unjoining resources.")
@@ -80,7 +80,7 @@ def test_a_member_that_went_silent_is_in_the_way_of_what_is_being_removed_from_i
     )
     it = msgspec.structs.replace(cluster(), status=ClusterStatus(conditions=(silent,)))
     of = teardown(blocker("x"))
-    found = find(conditions(it, of, now=AT), "UnjoinFailed")
+    found = find(unjoin_conditions(it, of, now=AT), "UnjoinFailed")
     assert found
     assert found.reason == "Unreachable"
     assert found.message.startswith(
@@ -91,14 +91,14 @@ def test_a_member_that_went_silent_is_in_the_way_of_what_is_being_removed_from_i
 
 
 def test_an_object_is_named_where_its_message_does_not() -> None:
-    assert told((blocker("x", message="no"),), teardown()).startswith("Work a: ConfigMap app/x: no (")
+    assert blockers_text((blocker("x", message="no"),), teardown()).startswith("Work a: ConfigMap app/x: no (")
 
 
 def test_the_text_has_an_end_however_much_is_in_the_way() -> None:
     many = tuple(blocker(f"x{number:04}", message="y" * 1000) for number in range(500))
-    text = told(many, teardown())
+    text = blockers_text(many, teardown())
     assert len(text) < 9000
-    assert text == told(many, teardown())
+    assert text == blockers_text(many, teardown())
 
 
 def test_what_comes_right_by_itself_is_no_failure_for_a_while() -> None:
@@ -136,13 +136,13 @@ def test_a_word_that_is_not_known_does_not_change_what_has_begun() -> None:
 def test_it_is_said_that_a_frozen_plan_cannot_be_tightened() -> None:
     work = Work(metadata=ObjectMeta(name="a", uid="u-a"))
     left = teardown(plan=Plan(steps=(Step(name="Work/a", object=ObjectRef(uid="u-a"), effort="Leave"),), waves=1))
-    found = find(conditions(cluster("Required"), left, (), [work], now=AT), "PlanFrozen")
+    found = find(unjoin_conditions(cluster("Required"), left, (), [work], now=AT), "PlanFrozen")
     assert found
     assert "frozen" in found.message
-    assert find(conditions(cluster("Needless"), left, (), [work], now=AT), "PlanFrozen") is None
+    assert find(unjoin_conditions(cluster("Needless"), left, (), [work], now=AT), "PlanFrozen") is None
 
 
 def test_nothing_is_written_where_it_is_said_already() -> None:
     of = teardown(blocker("x"))
-    once = msgspec.structs.replace(cluster(), status=ClusterStatus(conditions=conditions(cluster(), of, now=AT)))
-    assert conditions(once, of, now=AT + dt.timedelta(seconds=5)) is once.status.conditions
+    once = msgspec.structs.replace(cluster(), status=ClusterStatus(conditions=unjoin_conditions(cluster(), of, now=AT)))
+    assert unjoin_conditions(once, of, now=AT + dt.timedelta(seconds=5)) is once.status.conditions

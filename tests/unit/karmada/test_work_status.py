@@ -33,7 +33,7 @@ def test_a_member_that_does_not_answer_is_told_of_with_since_when_and_no_longer_
     found = find(first.conditions, "MemberUnreachable")
     assert found
     assert found.message == "since 2026-01-02T03:04:05Z: no answer"
-    answered = work_status.applied(again, "", (), generation=1, now=LATER)
+    answered = work_status.applied_status(again, "", (), generation=1, now=LATER)
     assert [condition.type for condition in answered.conditions] == ["Applied"]
 
 
@@ -46,7 +46,7 @@ def test_what_is_waited_for_is_told_and_taken_back() -> None:
 
 
 def test_what_was_applied_says_for_which_generation() -> None:
-    status = work_status.applied(work_status.suspended(WorkStatus(), now=NOW), "", (), generation=7, now=NOW)
+    status = work_status.applied_status(work_status.suspended(WorkStatus(), now=NOW), "", (), generation=7, now=NOW)
     [one] = status.conditions
     assert (one.type, one.status, one.reason, one.observed_generation) == ("Applied", "True", "AppliedSuccessful", 7)
 
@@ -58,7 +58,7 @@ def test_only_our_conditions_are_written_and_the_first_ordinal_is_not_left_out()
     obj = MAP | {"metadata": {"name": "a", "uid": "o", "resourceVersion": "1"}, "status": {"well": True}}
     said = [work_status.manifest_status(placed, 0, obj)]
     body = work_status.status_to_apply(
-        it, work_status.applied(WorkStatus(conditions=theirs), "", said, generation=1, now=NOW)
+        it, work_status.applied_status(WorkStatus(conditions=theirs), "", said, generation=1, now=NOW)
     )
     assert [item["type"] for item in body["status"]["conditions"]] == ["Applied"]
     [told] = body["status"]["manifestStatuses"]

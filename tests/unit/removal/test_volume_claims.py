@@ -72,9 +72,9 @@ def test_the_policy_is_read_from_annotations_and_an_unknown_word_holds() -> None
 
 def test_only_a_kept_claim_of_a_set_is_retained() -> None:
     ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", name="data-db-0")
-    assert volume_claims.retained(Entry(object=ref, source="StatefulSet db", kept=True))
-    assert not volume_claims.retained(Entry(object=ref, source="StatefulSet db"))
-    assert not volume_claims.retained(Entry(object=ref, source="ConfigMap a/b", kept=True))
+    assert volume_claims.is_retained(Entry(object=ref, source="StatefulSet db", kept=True))
+    assert not volume_claims.is_retained(Entry(object=ref, source="StatefulSet db"))
+    assert not volume_claims.is_retained(Entry(object=ref, source="ConfigMap a/b", kept=True))
 
 
 def kept(namespace: str, name: str, source: str) -> Entry:
@@ -84,7 +84,7 @@ def kept(namespace: str, name: str, source: str) -> Entry:
 
 def test_a_plan_has_one_line_for_each_stateful_set_that_names_its_claims_and_why_they_stay() -> None:
     ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace="shop", name="data-db-2")
-    lines = volume_claims.warnings(
+    lines = volume_claims.retained_warnings(
         [
             kept("shop", "data-db-1", "StatefulSet db"),
             kept("shop", "data-db-0", "StatefulSet db"),
@@ -102,8 +102,8 @@ def test_a_plan_has_one_line_for_each_stateful_set_that_names_its_claims_and_why
 
 def test_a_plan_does_not_grow_without_limit_by_the_claims_that_it_names() -> None:
     many = [kept("shop", f"data-db{i}-{j}", f"StatefulSet db{i}") for i in range(200) for j in range(200)]
-    lines = volume_claims.warnings(many)
+    lines = volume_claims.retained_warnings(many)
     assert sum(map(len, lines)) < 40_000
     assert " and 180 more stays" in lines[0]
     assert lines[-1] == "claims of 180 more StatefulSets stay"
-    assert volume_claims.warnings([]) == []
+    assert volume_claims.retained_warnings([]) == []

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
 from unwind.api.unwind import Blocker, Plan, Release, Step, StepStatus, Teardown, TeardownSpec, TeardownStatus
-from unwind.render.teardowns import age, changes, detail, gone, line, ordered, overview
+from unwind.render.teardowns import age, changes, detail, gone, ordered, overview, teardown_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,7 +79,7 @@ def test_who_let_it_go_and_what_is_out_of_the_ordinary_is_told() -> None:
     assert "! released by ada (Forced): the fire" in told
     assert "! CycleBroken: a → b → a" in told
     assert "fine" not in told
-    assert line(one) == "Cluster a/prod-7: Released, 0/4 gone, 2 left"
+    assert teardown_line(one) == "Cluster a/prod-7: Released, 0/4 gone, 2 left"
 
 
 def test_what_is_waited_for_stands_beneath_the_table_with_who_must_act() -> None:

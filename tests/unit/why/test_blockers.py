@@ -10,7 +10,7 @@ from unwind.api.meta import Condition, ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.unwind import Blocker
 from unwind.why.blockers import blockers, cause
-from unwind.why.facts import ObjectFacts, StepWait, Workload, object_facts, workload
+from unwind.why.facts import ControllerWorkload, ObjectFacts, StepWait, object_facts, workload
 from unwind.why.finalizers import serving
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -29,9 +29,11 @@ def told(ref: ObjectRef = GADGET) -> StepWait:
     return StepWait(object=ref, message=f"{ref} waits")
 
 
-def operator(name: str = "example-operator", *, running: bool = True, domains: tuple[str, ...] = ()) -> Workload:
+def operator(
+    name: str = "example-operator", *, running: bool = True, domains: tuple[str, ...] = ()
+) -> ControllerWorkload:
     ref = ObjectRef(group="apps", version="v1", kind="Deployment", namespace="room", name=name, uid=name)
-    return Workload(object=ref, running=running, domains=domains)
+    return ControllerWorkload(object=ref, running=running, domains=domains)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_each_finalizer_has_somebody_who_serves_it(finalizer: str, reason: str, 
     ],
 )
 def test_whether_the_operator_runs_that_a_finalizer_waits_for(
-    finalizer: str, workloads: list[Workload], reason: str, actor: str
+    finalizer: str, workloads: list[ControllerWorkload], reason: str, actor: str
 ) -> None:
     found = cause(told(), held(finalizer), workloads)
     assert (found.reason, found.actor) == (reason, actor)

@@ -53,9 +53,9 @@ def cluster(
         "spec": fields,
         "status": {"conditions": conditions},
     }
-    it = facts.look(Thing(resource=CLUSTERS, name="prod"), obj)
+    it = facts.facts_of(Thing(resource=CLUSTERS, name="prod"), obj)
     look: ObjectSnapshot = msgspec.structs.replace(it, **(around or {}))
-    return cluster_rules.cluster(look, msgspec.convert(obj, Cluster), KUBECTL, extensions)
+    return cluster_rules.cluster_findings(look, msgspec.convert(obj, Cluster), KUBECTL, extensions)
 
 
 def teardown(*blockers: Blocker, phase: str = "Held", cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
@@ -128,7 +128,7 @@ def test_an_extension_counts_only_where_it_is_asked_about_deletions() -> None:
 
 
 def test_a_blocker_on_the_member_is_followed_there() -> None:
-    [found] = cluster_rules.teardown(teardown(blocker()), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(teardown(blocker()), KUBECTL, runs=True)
     assert (found.elsewhere, found.behind) == (TARGET, (blocker().object,))
     [release] = found.remedies
     assert release.effect is Effect.LEAVES
@@ -139,7 +139,7 @@ def test_an_unreachable_member_is_not_looked_into() -> None:
     there = blocker(
         object=TARGET, reason=Reason.UNREACHABLE, message="no answer", actor="the administrator of the member cluster"
     )
-    [found] = cluster_rules.teardown(teardown(there), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(teardown(there), KUBECTL, runs=True)
     assert (found.reason, found.behind, found.actor) == (
         Reason.UNREACHABLE,
         (),
@@ -152,19 +152,19 @@ def test_a_member_that_does_not_answer_is_in_the_way_once() -> None:
         blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}"), reason=Reason.UNREACHABLE)
         for number in range(7)
     ]
-    [found] = cluster_rules.teardown(teardown(*silent), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(teardown(*silent), KUBECTL, runs=True)
     assert found.reason == Reason.UNREACHABLE
 
 
 def test_a_teardown_without_a_manager_says_so_first() -> None:
-    first, _ = cluster_rules.teardown(teardown(blocker()), KUBECTL, runs=False)
+    first, _ = cluster_rules.teardown_findings(teardown(blocker()), KUBECTL, runs=False)
     assert first.reason == Reason.MANAGER_NOT_RUNNING
-    assert cluster_rules.teardown(teardown(blocker()), KUBECTL, runs=None)[0].reason == "Finalizer"
+    assert cluster_rules.teardown_findings(teardown(blocker()), KUBECTL, runs=None)[0].reason == "Finalizer"
 
 
 def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> None:
     seven = [blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}")) for number in range(7)]
-    found = cluster_rules.teardown(teardown(*seven), KUBECTL, runs=True)
+    found = cluster_rules.teardown_findings(teardown(*seven), KUBECTL, runs=True)
     assert len([item for item in found if item.behind]) == 4
     assert found[-1].message.startswith("3 more blockers; list them with `kubectl describe teardown")
 
@@ -176,7 +176,7 @@ def withdrawn(*blockers: Blocker, cause: Cause = Cause.WITHDRAWN) -> Teardown:
 
 
 def test_a_blocker_of_a_withdrawal_is_on_the_member_and_the_summary_can_be_released() -> None:
-    [found] = cluster_rules.teardown(withdrawn(blocker()), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(withdrawn(blocker()), KUBECTL, runs=True)
     assert found.elsewhere == TARGET
     assert "on Cluster shop/prod" in found.message
     [remedy] = found.remedies
@@ -185,17 +185,19 @@ def test_a_blocker_of_a_withdrawal_is_on_the_member_and_the_summary_can_be_relea
 
 def test_a_withdrawal_that_waits_for_another_one_leads_to_it_on_the_management_cluster() -> None:
     other = Thing(resource=CLUSTER_SUMMARIES, name="top-capi-prod", namespace="shop", uid="s-2").ref
-    [found] = cluster_rules.teardown(withdrawn(blocker(object=other, reason=Reason.WAITING)), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(
+        withdrawn(blocker(object=other, reason=Reason.WAITING)), KUBECTL, runs=True
+    )
     assert (found.elsewhere, found.behind) == (None, (other,))
 
 
 def test_a_prune_is_released_like_a_withdrawal() -> None:
-    [found] = cluster_rules.teardown(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
     [remedy] = found.remedies
     assert f"clustersummaries.config.projectsveltos.io/web-capi-prod '{FORCE_RELEASE_ANNOTATION}" in remedy.commands[0]
 
 
 def test_a_teardown_that_goes_on_waits_for_nobody() -> None:
-    [found] = cluster_rules.teardown(teardown(phase="Removing"), KUBECTL, runs=True)
+    [found] = cluster_rules.teardown_findings(teardown(phase="Removing"), KUBECTL, runs=True)
     assert (found.reason, found.message) == (Reason.DELETING, "in progress: wave 1/2, 3/6 objects removed")
     assert isinstance(TARGET, ObjectRef)

@@ -23,8 +23,8 @@ from unwind.api.resources import (
 )
 from unwind.why import facts
 from unwind.why.answers import Effect, Kubectl, Thing
-from unwind.why.facts import Node, ObjectReport, ObjectSnapshot, Silent, Unlisted, Workload
-from unwind.why.holds import SHOWN, conversion, held, standing
+from unwind.why.facts import ControllerWorkload, Node, ObjectReport, ObjectSnapshot, Silent, Unlisted
+from unwind.why.holds import SHOWN, conversion, hold_findings, undeleted_findings
 
 if TYPE_CHECKING:
     from unwind.why.answers import Finding
@@ -44,20 +44,20 @@ def look(resource: Resource = CONFIG_MAPS, *finalizers: str, **around: Any) -> O
     }
     if resource.namespaced:
         metadata["namespace"] = "shop"
-    seen = facts.look(
+    seen = facts.facts_of(
         Thing(resource=resource, name="web"), {"kind": resource.kind, "metadata": metadata, **around.pop("body", {})}
     )
     return msgspec.structs.replace(seen, **around)
 
 
 def only(it: ObjectSnapshot) -> Finding:
-    [found] = held(it, KUBECTL, now=NOW)
+    [found] = hold_findings(it, KUBECTL, now=NOW)
     return found
 
 
-def workload(name: str, *, running: bool = True, wanted: int | None = 1) -> Workload:
+def workload(name: str, *, running: bool = True, wanted: int | None = 1) -> ControllerWorkload:
     ref = ObjectRef(group="apps", version="v1", kind="Deployment", namespace="ops", name=name, uid=name)
-    return Workload(object=ref, running=running, wanted=wanted)
+    return ControllerWorkload(object=ref, running=running, wanted=wanted)
 
 
 def operations(command: str) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ def operations(command: str) -> list[dict[str, Any]]:
 
 
 def test_a_finalizer_is_taken_off_the_very_object_from_the_very_place() -> None:
-    found = held(look(CONFIG_MAPS, "a.example.dev/x", "b.example.dev/y"), KUBECTL, now=NOW)
+    found = hold_findings(look(CONFIG_MAPS, "a.example.dev/x", "b.example.dev/y"), KUBECTL, now=NOW)
     commands = [item.remedies[0].commands[0] for item in found]
     assert [operations(command) for command in commands] == [
         [
@@ -147,7 +147,7 @@ def test_the_namespaces_own_finalizer_is_never_taken_off() -> None:
         unlisted=(gadgets,),
         contents=inside,
     )
-    api, converted, holds = held(it, KUBECTL, now=NOW)
+    api, converted, holds = hold_findings(it, KUBECTL, now=NOW)
     assert api.reason == Reason.API_NOT_SERVED
     assert api.remedies[0].commands == ("kubectl delete apiservices.apiregistration.k8s.io/v1.a.dev --wait=false",)
     assert converted.reason == Reason.WEBHOOK_SILENT
@@ -185,7 +185,7 @@ def test_a_pod_goes_by_force_only_where_its_node_is_lost(node: Node, reason: Rea
 
 def test_a_pod_that_has_time_left_waits_for_its_node_and_for_its_finalizers() -> None:
     it = look(PODS, "example.dev/x", node=Node(name="n1", there=False), metadata={"deletionGracePeriodSeconds": 600})
-    assert [item.reason for item in held(it, KUBECTL, now=NOW)] == [Reason.FINALIZER, Reason.NODE_LOST]
+    assert [item.reason for item in hold_findings(it, KUBECTL, now=NOW)] == [Reason.FINALIZER, Reason.NODE_LOST]
 
 
 def test_a_summary_leads_to_what_it_put_on_its_member() -> None:
@@ -198,7 +198,7 @@ def test_a_summary_leads_to_what_it_put_on_its_member() -> None:
 
 def test_what_was_told_of_already_is_not_told_twice() -> None:
     it = look(CONFIG_MAPS, "a.dev/x", "b.dev/y")
-    [found] = held(it, KUBECTL, now=NOW, besides=("b.dev/y",))
+    [found] = hold_findings(it, KUBECTL, now=NOW, besides=("b.dev/y",))
     assert "/metadata/finalizers/0" in found.remedies[0].commands[0]
 
 
@@ -227,13 +227,13 @@ def test_a_claim_that_nobody_uses_is_about_to_go() -> None:
 )
 def test_a_pod_is_stopped_where_nobody_makes_another(controller: Resource | None, command: str) -> None:
     above = Thing(resource=controller, name="top", namespace="shop") if controller else None
-    found = standing(look(PODS, controller=above), KUBECTL)
+    found = undeleted_findings(look(PODS, controller=above), KUBECTL)
     assert found.remedies[0].commands == (command,)
 
 
 def test_commands_for_a_member_come_with_the_way_to_it() -> None:
     there = Kubectl(options=("--kubeconfig", "prod.kubeconfig"), first=("fetch it",))
-    [found] = held(look(CONFIG_MAPS, "example.dev/x"), there, now=NOW)
+    [found] = hold_findings(look(CONFIG_MAPS, "example.dev/x"), there, now=NOW)
     first, second = found.remedies[0].commands
     assert first == "fetch it"
     assert second.startswith("kubectl --kubeconfig prod.kubeconfig patch -n shop configmap/web ")

@@ -16,7 +16,7 @@ from unwind.api.resources import (
 from unwind.protection import kinds, rules
 from unwind.why import facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
-from unwind.why.refusals import APIRefusal, refused, unknowable, webhooks
+from unwind.why.refusals import APIRefusal, refusal_finding, unknowable, webhooks
 
 KUBECTL = Kubectl()
 HOOKS = webhooks(
@@ -41,8 +41,8 @@ def ask(message: str, resource: Resource = CONFIG_MAPS, *, label: str = "", code
         metadata["namespace"] = "shop"
     if label:
         metadata["labels"] = {DELETE_PROTECTION_LABEL: label}
-    it = facts.look(Thing(resource=resource, name="web"), {"metadata": metadata})
-    return refused(it, APIRefusal(code=code, reason="Forbidden", message=message), KUBECTL, HOOKS)
+    it = facts.facts_of(Thing(resource=resource, name="web"), {"metadata": metadata})
+    return refusal_finding(it, APIRefusal(code=code, reason="Forbidden", message=message), KUBECTL, HOOKS)
 
 
 def test_a_webhook_that_does_not_answer_is_found_by_its_name() -> None:
@@ -129,7 +129,7 @@ def test_a_missing_right_is_given_for_one_object_only(resource: Resource, text: 
 
 
 def denial(resource: Resource, label: str, **subject: Any) -> str:
-    kind = kinds.of(resource.group, resource.kind)
+    kind = kinds.kind_of(resource.group, resource.kind)
     assert kind
     said = rules.by_itself(rules.Subject(kind=kind, label=label, **subject))
     assert isinstance(said, rules.Denied)

@@ -23,7 +23,7 @@ from azure.mgmt.core.policies import AsyncARMChallengeAuthenticationPolicy
 from unwind.api.names import MEMO_ANNOTATION, Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
-from unwind.external.azure.arm_responses import ArmReply, shown
+from unwind.external.azure.arm_responses import ArmReply, displayed_text
 from unwind.kube import fencing
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ArmClient:
             # The URL was stored on an object, and a user who can write to that could have the token sent to their own
             # server.
             raise PermanentError(
-                f"cannot poll the operation at {shown(url.partition('?')[0])!r}: "
+                f"cannot poll the operation at {displayed_text(url.partition('?')[0])!r}: "
                 f"it is not at {self.endpoint}, so no token is sent there",
                 reason=Reason.HELD,
                 remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
@@ -112,7 +112,8 @@ class ArmClient:
     def _url(self, path: str, api_version: str, query: Mapping[str, str]) -> str:
         if self._subscription and not f"{path}/".lower().startswith(f"/subscriptions/{self._subscription}/".lower()):
             raise PermanentError(
-                f"cannot access {shown(path)!r}: the credentials are limited to subscription {self._subscription}",
+                f"cannot access {displayed_text(path)!r}: the credentials are limited to subscription"
+                f" {self._subscription}",
                 reason=Reason.HELD,
                 remedy="correct the ARM id, or map credentials for its subscription",
             )

@@ -140,7 +140,7 @@ class ArmReply(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> ArmFault:
-        return fault(self.content)
+        return error_in(self.content)
 
     def retry_after(self, now: datetime) -> float:
         return retry_after(self.headers, now)
@@ -153,7 +153,7 @@ class ArmReply(msgspec.Struct, frozen=True):
         return refusal.error(f"{what}: Azure answered {said}")
 
 
-def fault(content: Mapping[str, Any] | None) -> ArmFault:
+def error_in(content: Mapping[str, Any] | None) -> ArmFault:
     """The error in a body: of a refused request, or of a failed operation."""
     found: Any = (content or {}).get("error", content)
     if not isinstance(found, dict):
@@ -162,10 +162,10 @@ def fault(content: Mapping[str, Any] | None) -> ArmFault:
     if found.get("code") in _ENVELOPES and isinstance(details, list) and details and isinstance(details[0], dict):
         found = details[0]
     code, message = found.get("code"), found.get("message")
-    return ArmFault(code if isinstance(code, str) else "", shown(message) if isinstance(message, str) else "")
+    return ArmFault(code if isinstance(code, str) else "", displayed_text(message) if isinstance(message, str) else "")
 
 
-def shown(text: str) -> str:
+def displayed_text(text: str) -> str:
     """Text from another system for display: short, on one line, and with apparent secrets removed."""
     text = _SECRET.sub("…", " ".join(text.split()))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

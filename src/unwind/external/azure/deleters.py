@@ -113,7 +113,7 @@ _LABEL = "app=azure-service-operator-v2"
 async def azure_operator_away(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """Leave the object to Azure Service Operator while it is running."""
     # Before every other deleter of these kinds: some of them change things at Azure before they call `next`.
-    found = None if ctx.absent else await alive(ctx.client)
+    found = None if ctx.absent else await operator_deployment(ctx.client)
     if found is None:
         return await next(ctx, obj)
     if AZURE_FINALIZER not in (obj["metadata"].get("finalizers") or ()):
@@ -148,15 +148,15 @@ async def _left_by_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object])
     )
 
 
-async def running(client: Client) -> str:
+async def running_operator(client: Client) -> str:
     """The name of Azure Service Operator on this cluster, if it is running; else an empty string."""
-    found = await alive(client)
+    found = await operator_deployment(client)
     if found is None:
         return ""
     return f"Azure Service Operator ({found['metadata']['namespace']}/{found['metadata']['name']})"
 
 
-async def alive(client: Client) -> Object | None:
+async def operator_deployment(client: Client) -> Object | None:
     """Its Deployment, if it has replicas or is meant to."""
     # By list only: Unwind has no permission to get single Deployments.
     found = await client.list(DEPLOYMENTS, labels=_LABEL)

@@ -17,7 +17,7 @@ try:
         azure_operator_away,
         cancel_subscription,
         product_with_subscriptions,
-        running,
+        running_operator,
     )
     from unwind.external.azure.end import ArmEnd
     from unwind.external.azure.vaults import purge_vault
@@ -76,7 +76,7 @@ AZURE = External(
     open=opened,
     open_with=opened_with,
     credentials=credentials,
-    operator=running,
+    operator=running_operator,
     finalizers=(AZURE_FINALIZER,),
     about="Delete the Azure resource of an object of Azure Service Operator.",
 )

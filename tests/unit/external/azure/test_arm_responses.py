@@ -13,10 +13,10 @@ from unwind.external.azure.arm_responses import (
     ArmFault,
     ArmReply,
     classify,
-    fault,
+    displayed_text,
+    error_in,
     not_there,
     retry_after,
-    shown,
     sighting,
 )
 from unwind.external.azure.end import OperationState, state, where
@@ -143,12 +143,12 @@ def test_only_azures_own_answer_shows_the_resource(reply: ArmReply, presence: Pr
 
 def test_of_an_envelope_the_first_detail_counts() -> None:
     body = {"error": {"code": "ResourceGroupDeletionBlocked", "details": [{"code": "ScopeLocked", "message": "it is"}]}}
-    assert fault(body) == ArmFault("ScopeLocked", "it is")
+    assert error_in(body) == ArmFault("ScopeLocked", "it is")
 
 
 @pytest.mark.parametrize("body", [None, {}, {"error": "text"}, {"error": {"code": 7}}, {"code": None}])
 def test_a_body_of_any_shape_can_be_read(body: dict[str, object] | None) -> None:
-    assert fault(body) == ArmFault()
+    assert error_in(body) == ArmFault()
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_body_of_any_shape_can_be_read(body: dict[str, object] | None) -> None
     ],
 )
 def test_what_looks_like_a_secret_is_not_shown(text: str) -> None:
-    assert "SECRET" not in shown(text)
+    assert "SECRET" not in displayed_text(text)
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(shown("word " * 500)) == 300
+    assert len(displayed_text("word " * 500)) == 300
 
 
 @pytest.mark.parametrize(
