@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.plane.support import cluster_teardowns, profiles
+from tests.plane.support import cluster_teardowns
 from tests.plane.support.commands import kubectl
 from tests.plane.support.controllers import HOLD, running_components
 from tests.plane.support.requested_deletions import (
@@ -18,9 +18,8 @@ from tests.plane.support.requested_deletions import (
     Room,
     allowed,
     manager,
-    policies,
+    own_namespace,
     request_controller,
-    tidy,
     user,
 )
 from tests.plane.support.transports import Delay, Life, delayed, mortal
@@ -33,7 +32,6 @@ from unwind.kube import object_watch
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
-from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,12 +47,8 @@ CANCELLING = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def home(plane: Plane) -> AsyncIterator[str]:
     """Unwind's own namespace, with the policies of that manager."""
-    await profiles.install(plane.management.client)
-    name = "unwind-cancel"
-    await plane.management.create_namespace(name)
-    async with policies(plane.management.client, name), granting(plane.management.client, name, ANYTHING):
+    async with own_namespace(plane, "unwind-cancel", ANYTHING) as name:
         yield name
-    await tidy(plane.management.client)
 
 
 async def stateful_set(room: Room, name: str, *, replicas: int = 2) -> None:

@@ -87,16 +87,21 @@ async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.ProfileScene)
         await scene.edit("web", kept)
         # The ConfigMap goes first, and the Namespace waits for it.
         await scene.until_on_member("held", lambda it: bool(it["metadata"].get("deletionTimestamp")))
-        owner.lose(f"{scene.namespace}/edge")
-        await scene.member.client.patch(
-            CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=scene.namespace
-        )
-        await scene.until_off_member("held")
-        await until_another_is_deployed(scene)
-        there = await scene.member.client.get(NAMESPACES, inner)
-        assert "deletionTimestamp" not in there["metadata"]
-        owner.gain(f"{scene.namespace}/edge")
-        await object_watch.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+        await nothing_is_deleted_without_the_shard(scene, owner, inner)
+
+
+async def nothing_is_deleted_without_the_shard(
+    scene: profiles.ProfileScene, owner: Owner, inner: str, *, told: bool = True
+) -> None:
+    """Lose the shard while the ConfigMap "held" is being deleted; the Namespace goes when the shard is back."""
+    owner.lose(f"{scene.namespace}/edge", told=told)
+    await scene.unblock("held")
+    await scene.until_off_member("held")
+    await until_another_is_deployed(scene)
+    there = await scene.member.client.get(NAMESPACES, inner)
+    assert "deletionTimestamp" not in there["metadata"]
+    owner.gain(f"{scene.namespace}/edge")
+    await object_watch.until_absent(scene.member.client, NAMESPACES, inner, within=60)
 
 
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
@@ -117,24 +122,14 @@ async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.ProfileS
         await scene.delete_profile("web")
         # The ConfigMap is deleted first, and the Namespace waits for it.
         await scene.until_on_member("held", lambda it: bool(it["metadata"].get("deletionTimestamp")))
-        owner.lose(f"{scene.namespace}/edge", told=told)
-        await scene.member.client.patch(
-            CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=scene.namespace
-        )
-        await scene.until_off_member("held")
-        await until_another_is_deployed(scene)
-        there = await scene.member.client.get(NAMESPACES, inner)
-        assert "deletionTimestamp" not in there["metadata"]
-        owner.gain(f"{scene.namespace}/edge")
-        await object_watch.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+        await nothing_is_deleted_without_the_shard(scene, owner, inner, told=told)
         await scene.until_profile_gone("web")
 
 
 @TOLD
 async def test_a_teardown_ends_when_its_shard_is_lost(plane: Plane, namespace: str, told: bool) -> None:
     it = await cluster_teardowns.scene(plane, namespace)
-    await it.add_on("base")
-    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    await it.add_ons_on_hold()
     another = await cluster_teardowns.scene(plane, namespace)
     await another.add_on("later")
     owner = Owner()

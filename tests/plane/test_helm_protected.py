@@ -6,32 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
-from tests.plane.support.helm_steps import Step, serving, stepping
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from unwind.deleters.outcomes import PermanentError
 from unwind.helm.release_secrets import HelmStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from tests.plane.support.helm_steps import Step
     from unwind.api.resources import Resource
-    from unwind.local.plane import Plane
-    from unwind.testing.charts import ChartRepository
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with serving() as repository:
-        yield repository
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def step(plane: Plane, namespace: str, repository: ChartRepository) -> AsyncIterator[Step]:
-    async with stepping(plane, namespace, repository) as step:
-        yield step
 
 
 async def protect(step: Step, resource: Resource, name: str, value: str | None = "Always") -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.plane.support.commands import command
-from tests.plane.support.extension_registration import HOME, OURS, create_cluster, serve
+from tests.plane.support.extension_registration import HOME, MANAGER, OURS, create_cluster, installed
 from tests.plane.support.manager_process import running
 from tests.plane.support.objects import absent
 from unwind.addons.manifests import PROFILES_PATH, profile_rules
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
-
-MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
 
 def _deletion(cluster: Object, user: str) -> bytes:
@@ -99,9 +97,7 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
     plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
-    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    kubeconfig = await installed(plane, fresh_member)
     cluster = await create_cluster(client, "prod-7")
     async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
         await manager.until_listening("https", "metrics")

@@ -59,11 +59,9 @@ async def test_an_enforced_step_of_a_paused_profile_holds_until_it_is_unpaused(p
 
 async def test_a_profile_paused_midway_gets_no_further_delete(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base")
-    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    await it.add_ons_on_hold()
     async with manager(it.client):
-        await it.delete()
-        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for the objects of top")
+        await it.delete_midway()
         await pause(it.client, it.profile("top"))
         await it.teardown(lambda one: held_by(it, "top", one) and len(one.status.blockers) == 1, "held by the profile")
         await it.unblock()

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.eventually import eventually
 from tests.plane.support import protected_objects
 from tests.plane.support.extension_registration import serve_only
-from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
+from tests.plane.support.objects import api_service_without_server, crd, define, until_allowed, until_refused
 from tests.plane.support.protected_objects import HOME, ROOM
 from tests.plane.support.protection_table import LABEL, P
 from tests.plane.test_protection_webhook import Guarded, answering, delete, labelled, refused, room
@@ -113,15 +113,7 @@ async def serve_only_if(client: Client, resource: Resource) -> None:
 async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer(guarded: Guarded) -> None:
     client, name = guarded.client, await room(guarded)
     group = f"{name}.dev"
-    spec = {
-        "group": group,
-        "version": "v1",
-        "service": {"name": "away", "namespace": "default"},
-        "groupPriorityMinimum": 100,
-        "versionPriority": 100,
-        "insecureSkipTLSVerify": True,
-    }
-    made = await client.create(API_SERVICES, new_object(API_SERVICES, f"v1.{group}", spec=spec))
+    made = await client.create(API_SERVICES, api_service_without_server(group))
     try:
         error = await until_refused(lambda: delete(client, NAMESPACES, name))
         said = protected_objects.ours(error)

@@ -57,6 +57,13 @@ async def record(it: TeardownScene, state: Callable[[Teardown], bool], *, but: s
     raise AssertionError("the watch ended")
 
 
+async def delete_on_hold(it: TeardownScene) -> Teardown:
+    """Delete a cluster whose add-on has a finalizer; its record."""
+    await it.add_on("base", finalizers=(HOLD,))
+    await it.delete()
+    return await record(it, lambda one: one.phase is Phase.HELD)
+
+
 @pytest.mark.parametrize(
     "planted",
     [
@@ -163,10 +170,8 @@ async def test_a_request_that_brings_its_own_plan_is_refused_and_touches_nobody_
 
 async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base", finalizers=(HOLD,))
     async with manager(it.client):
-        await it.delete()
-        held = await record(it, lambda one: one.phase is Phase.HELD)
+        held = await delete_on_hold(it)
         before = await it.client.get(SECRETS, KEY, namespace=HOME)
         await it.client.delete(SECRETS, KEY, uid=before["metadata"]["uid"], namespace=HOME)
 
@@ -184,10 +189,8 @@ async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(plane: Plane
 
 async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base", finalizers=(HOLD,))
     async with manager(it.client):
-        await it.delete()
-        held = await record(it, lambda one: one.phase is Phase.HELD)
+        held = await delete_on_hold(it)
     key = await it.client.get(SECRETS, KEY, namespace=HOME)
     await it.client.delete(SECRETS, KEY, uid=key["metadata"]["uid"], namespace=HOME)
     async with manager(it.client):
@@ -204,10 +207,8 @@ async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go
 
 async def test_a_key_is_rotated_while_a_teardown_goes_on(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base", finalizers=(HOLD,))
     async with manager(it.client):
-        await it.delete()
-        held = await record(it, lambda one: one.phase is Phase.HELD)
+        held = await delete_on_hold(it)
         data = {"key-2": base64.b64encode(b"x" * 32).decode()}
         await it.client.patch(SECRETS, KEY, {"data": data}, namespace=HOME)
     async with manager(it.client):

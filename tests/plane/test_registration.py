@@ -15,10 +15,12 @@ from tests.plane.support import profiles
 from tests.plane.support.commands import command
 from tests.plane.support.extension_registration import (
     HOME,
+    MANAGER,
     OURS,
     create_cluster,
     create_teardown,
     discovered,
+    installed,
     say,
     serve,
     serve_only,
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
 
 # Long: `make soak` runs it.
 pytestmark = pytest.mark.soak
-
-MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
 
 async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_back(
@@ -347,9 +347,7 @@ async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(
     plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
-    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    kubeconfig = await installed(plane, fresh_member)
     async with (
         running(fresh_member, HOME, kubeconfig=kubeconfig) as manager,
         Client(fresh_member.connection("alice", groups=ALL_RIGHTS)) as alice,

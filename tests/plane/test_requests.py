@@ -9,9 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.plane.support import profiles
 from tests.plane.support.controllers import HOLD
-from tests.plane.support.requested_deletions import ANYTHING, Room, User, allowed, manager, policies, tidy, user
+from tests.plane.support.requested_deletions import ANYTHING, Room, User, allowed, manager, own_namespace, user
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -28,7 +27,6 @@ from unwind.clock import SYSTEM
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.teardown.requests import written
-from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,12 +42,8 @@ EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def home(plane: Plane) -> AsyncIterator[str]:
     """Unwind's own namespace, with the policies of that manager."""
-    await profiles.install(plane.management.client)
-    name = "unwind-tenants"
-    await plane.management.create_namespace(name)
-    async with policies(plane.management.client, name), granting(plane.management.client, name, ANYTHING):
+    async with own_namespace(plane, "unwind-tenants", ANYTHING) as name:
         yield name
-    await tidy(plane.management.client)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.plane.support.objects import delete
-from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
+from unwind.api.resources import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.certificates import Authority, KeyPair
 from unwind.kube.errors import ApiError
 from unwind.server.ca_bundles import CABundleController
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
-WEBHOOKS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
 HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -170,7 +163,7 @@ class Webhook:
         self.asked = 0
         self.answers: list[Response] = []
         """To be given before all others."""
-        self.bundles = CABundleController(self.client, [CABundleTarget(WEBHOOKS, namespace)])
+        self.bundles = CABundleController(self.client, [CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, namespace)])
         self.shown: list[KeyPair] = []
 
     async def review(self, body: bytes, request: Request) -> Response:
@@ -203,7 +196,9 @@ class Webhook:
         listener = Listener("https", [route], tls=self.tls)
         listening = socket.create_server(("127.0.0.1", 0))
         await listener.open(listening)
-        created = await self.client.create(WEBHOOKS, self._configuration(listening.getsockname()[1], failure_policy))
+        created = await self.client.create(
+            VALIDATING_WEBHOOK_CONFIGURATIONS, self._configuration(listening.getsockname()[1], failure_policy)
+        )
         running = [asyncio.ensure_future(part.run()) for part in (certificate, self.bundles)]
         try:
             await self._until_called()
@@ -211,13 +206,13 @@ class Webhook:
         finally:
             for task in running:
                 task.cancel()
-            await self.client.delete(WEBHOOKS, self.namespace, uid=created["metadata"]["uid"])
+            await self.client.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, self.namespace, uid=created["metadata"]["uid"])
             await listener.close(grace=1)
 
     def _configuration(self, port: int, failure_policy: str) -> dict[str, Any]:
         return {
-            "apiVersion": WEBHOOKS.api_version,
-            "kind": WEBHOOKS.kind,
+            "apiVersion": VALIDATING_WEBHOOK_CONFIGURATIONS.api_version,
+            "kind": VALIDATING_WEBHOOK_CONFIGURATIONS.kind,
             "metadata": {"name": self.namespace},
             "webhooks": [
                 {
@@ -266,8 +261,8 @@ async def test_the_api_server_believes_the_bundle_that_was_written_and_gets_answ
         assert refusal.value.code == 403
         # Somebody applies an older manifest: what callers verify by is put back.
         emptied = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
-        await webhook.client.patch(WEBHOOKS, namespace, emptied)
-        async for event in webhook.client.watch(WEBHOOKS, name=namespace):
+        await webhook.client.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, namespace, emptied)
+        async for event in webhook.client.watch(VALIDATING_WEBHOOK_CONFIGURATIONS, name=namespace):
             if event.object["webhooks"][0]["clientConfig"].get("caBundle"):
                 break
 

@@ -70,11 +70,9 @@ async def test_nothing_of_a_paused_cluster_is_removed_until_it_is_unpaused(
 
 async def test_a_cluster_paused_midway_gets_no_further_delete(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base")
-    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    await it.add_ons_on_hold()
     async with manager(it.client):
-        await it.delete()
-        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for the objects of top")
+        await it.delete_midway()
         await patch(it, BY_FIELD)
         await it.teardown(is_paused, "held because it is paused")
         await it.unblock()
@@ -167,11 +165,9 @@ def _is_terminating(it: Object | None) -> bool:
 
 async def test_a_new_manager_keeps_a_paused_cluster_held(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_on("base")
-    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    await it.add_ons_on_hold()
     async with manager(it.client):
-        await it.delete()
-        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for the objects of top")
+        await it.delete_midway()
     await patch(it, BY_ANNOTATION)
     await it.unblock()
     async with manager(it.client):

@@ -19,7 +19,7 @@ from tests.plane.support.unjoins import controllers, scene
 from unwind.api import names
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import find
-from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION, Finalizer
+from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICE_ACCOUNTS
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import Phase
@@ -27,7 +27,7 @@ from unwind.clock import SYSTEM
 from unwind.install.install import install
 from unwind.karmada import join_objects, tokens
 from unwind.kube.client import Client
-from unwind.kube.object_watch import until, until_absent
+from unwind.kube.object_watch import until_absent
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.proxy import Proxy
 
@@ -171,24 +171,13 @@ async def test_a_cluster_whose_finalizer_somebody_took_off_leaves_a_ledger_and_h
     plane: Plane, namespace: str
 ) -> None:
     async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
-        await it.put("web")
-        await it.deployed("web")
-        await it.block("web-1")
-        await it.delete()
-        await it.says("UnjoinFailed", "web-1")
+        await it.delete_blocked()
         await it.change({"metadata": {"finalizers": None}})
         await until_absent(it.client, CLUSTERS, it.name)
         teardown = await it.teardown(lambda one: one.finished, "finished")
         assert teardown.phase is Phase.TARGET_GONE
         assert {name: note.reason for name, note in (await it.ledger()).items()} == {"web-1": "TargetGone"}
-        await until(
-            it.client,
-            WORKS,
-            "web",
-            lambda one: one is None or Finalizer.WORK not in (one["metadata"].get("finalizers") or ()),
-            "let go",
-            namespace=it.execution,
-        )
+        await it.until_work_let_go("web")
 
 
 async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds_nothing(
@@ -204,14 +193,7 @@ async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds
         async with controllers(it.client, namespace):
             assert (await it.teardown(lambda one: one.finished, "finished")).phase is Phase.TARGET_GONE
             await until_absent(it.client, SECRETS, it.name, namespace=KARMADA_CLUSTER_NAMESPACE)
-            await until(
-                it.client,
-                WORKS,
-                "web",
-                lambda one: one is None or Finalizer.WORK not in (one["metadata"].get("finalizers") or ()),
-                "let go",
-                namespace=it.execution,
-            )
+            await it.until_work_let_go("web")
         assert set(await it.on_member()) == {"web-0", "web-1"}
         assert {note.reason for note in (await it.ledger()).values()} == {"TargetGone"}
 

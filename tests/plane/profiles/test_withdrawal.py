@@ -95,12 +95,17 @@ async def test_a_profile_that_others_depend_on_waits_for_them_and_reports_it(sce
     assert scene.deleted() == ["top", "base"]
 
 
-async def test_objects_deployed_during_a_withdrawal_are_removed_too(scene: ProfileScene) -> None:
+async def held_add_on(scene: ProfileScene) -> None:
+    """A profile whose only object has a finalizer."""
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
     await scene.register()
     await scene.profile("web", "web")
+
+
+async def test_objects_deployed_during_a_withdrawal_are_removed_too(scene: ProfileScene) -> None:
+    await held_add_on(scene)
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
         await scene.delete_profile("web")
@@ -142,11 +147,7 @@ async def test_left_objects_are_unmarked_and_recorded_in_the_ledger(scene: Profi
 
 
 async def test_a_removal_blocked_by_a_finalizer_is_reported(scene: ProfileScene) -> None:
-    held = config_map(scene.namespace, "held")
-    held["metadata"]["finalizers"] = ["example.dev/hold"]
-    await scene.source("web", held)
-    await scene.register()
-    await scene.profile("web", "web")
+    await held_add_on(scene)
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
         await scene.delete_profile("web")

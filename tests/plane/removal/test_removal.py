@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support.objects import api_service_without_server
 from tests.plane.support.removals import CLUSTER, RemovalLog, RemovalScene, everything_by
 from unwind.api import names
 from unwind.api.meta import ObjectRef
@@ -260,17 +261,7 @@ async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: RemovalS
 
 async def test_a_kind_of_a_server_that_is_away_is_held(scene: RemovalScene, room: str) -> None:
     group = f"{room}.dev"
-    metadata = {"name": f"v1.{group}"}
-    spec = {
-        "group": group,
-        "version": "v1",
-        "service": {"name": "away", "namespace": "default"},
-        "groupPriorityMinimum": 100,
-        "versionPriority": 100,
-        "insecureSkipTLSVerify": True,
-    }
-    body = {"apiVersion": API_SERVICES.api_version, "kind": "APIService", "metadata": metadata, "spec": spec}
-    made = await scene.client.create(API_SERVICES, body)
+    made = await scene.client.create(API_SERVICES, api_service_without_server(group))
     try:
         scene.entries["one"] = entry_of(group)
         await scene.write()

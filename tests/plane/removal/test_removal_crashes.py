@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -34,6 +35,11 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig, object_watch
 from unwind.kube.client import Client
 from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.removal.removal import Removal
 
 # Among the longest: they run with the soak tests.
 pytestmark = pytest.mark.soak
@@ -125,6 +131,18 @@ async def test_cancelled_at_random_moments_it_comes_to_the_same_end(scene: Remov
     await nothing_lost(scene, room)
 
 
+@asynccontextmanager
+async def removal_by_proxy(scene: RemovalScene) -> AsyncIterator[tuple[Proxy, RemovalLog, Removal]]:
+    """A removal that reaches the member only through a proxy."""
+    connection, told = kubeconfig.load(scene.cluster.kubeconfig), RemovalLog()
+    async with (
+        Proxy(connection.server) as proxy,
+        Client(msgspec.structs.replace(connection, server=proxy.url), deadline=5) as client,
+        scene.removal(client=client, told=told, clock=SYSTEM) as removal,
+    ):
+        yield proxy, told, removal
+
+
 async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_back(
     scene: RemovalScene, room: str
 ) -> None:
@@ -133,24 +151,16 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
     held = await scene.config_map(room, "held", order=1, metadata={"finalizers": ["example.dev/hold"]})
     await scene.config_map(room, "later", order=0)
     await scene.write()
-    connection = kubeconfig.load(scene.cluster.kubeconfig)
-    async with Proxy(connection.server) as proxy:
-        told = RemovalLog()
-        away = msgspec.structs.replace(connection, server=proxy.url)
-        async with (
-            Client(away, deadline=5) as client,
-            scene.removal(client=client, told=told, clock=SYSTEM) as removal,
-            asyncio.TaskGroup() as tasks,
-        ):
-            running = tasks.create_task(removal.run())
-            await told.until("waits for finalizers example.dev/hold")
-            proxy.close()
-            # What was waited for happens while nobody can hear it.
-            await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
-            await object_watch.until_absent(scene.client, CONFIG_MAPS, "held", namespace=room)
-            assert not running.done()
-            proxy.reopen()
-            await running
+    async with removal_by_proxy(scene) as (proxy, told, removal), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until("waits for finalizers example.dev/hold")
+        proxy.close()
+        # What was waited for happens while nobody can hear it.
+        await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
+        await object_watch.until_absent(scene.client, CONFIG_MAPS, "held", namespace=room)
+        assert not running.done()
+        proxy.reopen()
+        await running
     assert removal.progress.removed == 52
     assert held.uid in removal.removed
 
@@ -159,21 +169,13 @@ async def test_a_member_that_is_away_from_the_start_is_told_of(scene: RemovalSce
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "one")
     await scene.write()
-    connection = kubeconfig.load(scene.cluster.kubeconfig)
-    async with Proxy(connection.server) as proxy:
+    async with removal_by_proxy(scene) as (proxy, told, removal), asyncio.TaskGroup() as tasks:
         proxy.close()
-        told = RemovalLog()
-        away = msgspec.structs.replace(connection, server=proxy.url)
-        async with (
-            Client(away, deadline=5) as client,
-            scene.removal(client=client, told=told, clock=SYSTEM) as removal,
-            asyncio.TaskGroup() as tasks,
-        ):
-            running = tasks.create_task(removal.run())
-            await told.until(proxy.url)
-            assert removal.progress.removed == 0
-            proxy.reopen()
-            await running
+        running = tasks.create_task(removal.run())
+        await told.until(proxy.url)
+        assert removal.progress.removed == 0
+        proxy.reopen()
+        await running
     assert removal.progress.removed == 1
 
 

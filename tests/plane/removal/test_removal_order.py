@@ -19,7 +19,7 @@ from unwind.api.resources import (
     PODS,
     SERVICES,
     STATEFUL_SETS,
-    Resource,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.kube import object_watch
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
-WEBHOOKS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
 FINALIZER = "gadgets.example.dev/cleanup"
 
 
@@ -110,7 +103,7 @@ async def test_webhooks_go_before_the_workloads_behind_them(scene: RemovalScene,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    await scene.put(WEBHOOKS, {"metadata": {"name": room}, "webhooks": [webhook]})
+    await scene.put(VALIDATING_WEBHOOK_CONFIGURATIONS, {"metadata": {"name": room}, "webhooks": [webhook]})
     await scene.put(SERVICES, {"metadata": service, "spec": {"ports": [{"port": 443}], "selector": {"app": "hook"}}})
     await scene.remove()
     assert scene.order() == [f"validatingwebhookconfigurations/{room}", "deployments/hook", "services/hook"]

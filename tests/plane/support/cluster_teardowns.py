@@ -232,6 +232,16 @@ class TeardownScene(CapiCluster):
         )
         return ref
 
+    async def add_ons_on_hold(self) -> None:
+        """Two add-ons: "top" has objects with a finalizer, and depends on "base"."""
+        await self.add_on("base")
+        await self.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+
+    async def delete_midway(self) -> None:
+        """Delete the cluster of `add_ons_on_hold`; return when its deletion waits for the objects of "top"."""
+        await self.delete()
+        await self.teardown(lambda it: len(it.status.blockers) == 3, 'waiting for the objects of "top"')
+
     def namespace_of(self, profile: str) -> str:
         """The Namespace on the member that an add-on brings along."""
         return f"{self.on_member}-{profile}"

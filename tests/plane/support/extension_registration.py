@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support.commands import command
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import manifest
@@ -21,12 +22,15 @@ from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 HOME = "unwind-system"
+MANAGER = f"system:serviceaccount:{HOME}:unwind"
 OURS = HOME
 """What our ExtensionConfig is called."""
 
@@ -39,6 +43,13 @@ async def serve(plane: Plane, client: Client, *resources: Resource) -> None:
     for definition in definitions:
         if definition["metadata"]["name"] in wanted:
             await capi._install(client, definition)
+
+
+async def installed(plane: Plane, cluster: LocalCluster) -> Path:
+    """Have the kinds of Cluster API served, and Unwind installed; the kubeconfig of its manager."""
+    await serve(plane, cluster.client)
+    assert (await command(cluster, "install")).code == 0
+    return cluster.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
 
 
 async def serve_only(client: Client, resource: Resource) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support import profiles
 from tests.plane.support.controllers import Owner, removal_deps, running_components
 from tests.plane.support.objects import until_refused
 from tests.plane.support.removals import until_served
@@ -49,7 +50,7 @@ from unwind.preview.removal_forecast import refusals
 from unwind.teardown.manifests import REQUESTS
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import ACCESS_REVIEWS, request, written
-from unwind.testing.managers import manager_client
+from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.events import Recorder
     from unwind.local.cluster import LocalCluster
+    from unwind.local.plane import Plane
 
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 """What a person grants to a manager that is to delete whatever is asked for: see docs/delete.md."""
@@ -285,6 +287,17 @@ async def policies(client: Client, home: str) -> AsyncIterator[None]:
     yield
     for resource, one in ((VALIDATING_ADMISSION_POLICY_BINDINGS, bound), (VALIDATING_ADMISSION_POLICIES, made)):
         await client.delete(resource, one["metadata"]["name"], uid=one["metadata"]["uid"])
+
+
+@asynccontextmanager
+async def own_namespace(plane: Plane, name: str, *rights: Right) -> AsyncIterator[str]:
+    """Unwind's own namespace, with the kinds, the policy on Teardowns and more rights of that manager."""
+    client = plane.management.client
+    await profiles.install(client)
+    await plane.management.create_namespace(name)
+    async with policies(client, name), granting(client, name, *rights):
+        yield name
+    await tidy(client)
 
 
 async def tidy(client: Client) -> None:

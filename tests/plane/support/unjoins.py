@@ -14,7 +14,7 @@ from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import find
-from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
+from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, Finalizer
 from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
@@ -103,6 +103,22 @@ class UnjoinScene(profiles.MemberConfigMaps, karmada_members.Member):
     @property
     def inventories(self) -> Inventories:
         return Inventories(self.client, namespace=self.namespace)
+
+    async def delete_blocked(self) -> None:
+        """Delete the member while an object of its only Work, web-1, has a finalizer."""
+        await self.put("web")
+        await self.deployed("web")
+        await self.block("web-1")
+        await self.delete()
+        await self.says("UnjoinFailed", "web-1")
+
+    async def until_work_let_go(self, name: str) -> None:
+        """Return when Unwind's finalizer is not on the Work any more."""
+
+        def let_go(work: Object | None) -> bool:
+            return work is None or Finalizer.WORK not in (work["metadata"].get("finalizers") or ())
+
+        await until(self.client, WORKS, name, let_go, "let go", namespace=self.execution)
 
     async def put(self, name: str, *, objects: int = 2, depends_on: tuple[str, ...] = (), **spec: Any) -> None:
         """A Work of so many ConfigMaps, called after it."""

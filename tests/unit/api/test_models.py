@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from tests.plane.support.crd_examples import EXAMPLES
 from unwind.api import annotation_values, capi, karmada, names, sveltos, unwind
 from unwind.api.annotation_values import DeletePolicy, DeleteProtection, OnDeadline
 from unwind.api.fields import Unknown
@@ -29,17 +30,7 @@ def wire(text: str, model: type[T]) -> T:
     return msgspec.json.decode(text.encode(), type=model)
 
 
-STRICT_CLEANUP = """
-apiVersion: config.projectsveltos.io/v1beta1
-kind: ClusterProfile
-metadata:
-  name: strict-cleanup
-spec:
-  clusterSelector:
-    matchLabels: { env: prod }
-  stopMatchingBehavior: RemovePolicies
-  clusterDeletionBehavior: EnforceRemovePolicies
-"""
+STRICT_CLEANUP = EXAMPLES.split("---\n")[1]
 
 
 def test_the_profile_of_the_proposal_is_read() -> None:
