@@ -82,8 +82,7 @@ async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.ProfileScene)
     async with running(scene.client, scene.namespace, owner=owner, clock=SYSTEM):
         await scene.profile("web", "web")
         await scene.until_provisioned("web")
-        held_by = {"metadata": {"finalizers": [HOLD]}}
-        await scene.member.client.patch(CONFIG_MAPS, "held", held_by, namespace=scene.namespace)
+        await scene.block("held")
         await scene.edit("web", kept)
         # The ConfigMap goes first, and the Namespace waits for it.
         await scene.until_on_member("held", lambda it: bool(it["metadata"].get("deletionTimestamp")))
@@ -117,8 +116,7 @@ async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.ProfileS
     async with running(scene.client, scene.namespace, owner=owner, clock=SYSTEM):
         await scene.profile("web", "web")
         await scene.until_provisioned("web")
-        held_by = {"metadata": {"finalizers": [HOLD]}}
-        await scene.member.client.patch(CONFIG_MAPS, "held", held_by, namespace=scene.namespace)
+        await scene.block("held")
         await scene.delete_profile("web")
         # The ConfigMap is deleted first, and the Namespace waits for it.
         await scene.until_on_member("held", lambda it: bool(it["metadata"].get("deletionTimestamp")))

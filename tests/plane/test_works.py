@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
@@ -299,48 +300,47 @@ async def test_the_status_of_objects_on_the_member_is_reported_as_it_changes(sit
         await site.until_gone("web")
 
 
-async def test_an_unreachable_member_is_waited_for_and_reported_with_the_time(site: WorkSite) -> None:
+@asynccontextmanager
+async def working_by_proxy(site: WorkSite) -> AsyncIterator[Proxy]:
+    """Run the controllers, which reach the member only through a proxy."""
     endpoint = (await site.member.get()).spec.api_endpoint
     async with Proxy(endpoint) as proxy:
         await site.lead_to(proxy.url)
         try:
             async with site.working():
-                await site.work("far", site.map("far-a"))
-                await site.until_applied("far")
-                proxy.close()
-                await site.delete("far")
-                waits = await site.until(
-                    "far", lambda it: is_true(it.status.conditions, "MemberUnreachable"), "waiting"
-                )
-                assert "since " in message(waits, "MemberUnreachable")
-                assert Finalizer.WORK in waits.metadata.finalizers
-                await site.get("far-a")
-                proxy.reopen()
-                await site.until_gone("far")
+                yield proxy
         finally:
             await site.lead_to(endpoint)
+
+
+async def test_an_unreachable_member_is_waited_for_and_reported_with_the_time(site: WorkSite) -> None:
+    async with working_by_proxy(site) as proxy:
+        await site.work("far", site.map("far-a"))
+        await site.until_applied("far")
+        proxy.close()
+        await site.delete("far")
+        waits = await site.until("far", lambda it: is_true(it.status.conditions, "MemberUnreachable"), "waiting")
+        assert "since " in message(waits, "MemberUnreachable")
+        assert Finalizer.WORK in waits.metadata.finalizers
+        await site.get("far-a")
+        proxy.reopen()
+        await site.until_gone("far")
     await site.until_not_there("far-a")
 
 
 async def test_objects_deleted_while_the_member_was_unreachable_are_restored(site: WorkSite) -> None:
-    endpoint = (await site.member.get()).spec.api_endpoint
-    async with Proxy(endpoint) as proxy:
-        await site.lead_to(proxy.url)
-        try:
-            async with site.working():
-                await site.work("cut", site.map("cut-a"), site.map("cut-b", color="red"))
-                await site.until_applied("cut")
-                proxy.close()
-                await site.drop("cut-a")
-                await site.put("cut-b", {"data": {"color": "blue"}})
-                await site.until_not_there("cut-a")
-                proxy.reopen()
-                await site.until_there("cut-a")
-                await site.until_there("cut-b", lambda it: it["data"] == {"color": "red"})
-                await site.delete("cut")
-                await site.until_gone("cut")
-        finally:
-            await site.lead_to(endpoint)
+    async with working_by_proxy(site) as proxy:
+        await site.work("cut", site.map("cut-a"), site.map("cut-b", color="red"))
+        await site.until_applied("cut")
+        proxy.close()
+        await site.drop("cut-a")
+        await site.put("cut-b", {"data": {"color": "blue"}})
+        await site.until_not_there("cut-a")
+        proxy.reopen()
+        await site.until_there("cut-a")
+        await site.until_there("cut-b", lambda it: it["data"] == {"color": "red"})
+        await site.delete("cut")
+        await site.until_gone("cut")
 
 
 async def test_a_work_of_a_member_that_is_being_unjoined_is_left_to_the_unjoin(site: WorkSite) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.plane.support.controllers import Owner
+from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.addons.manifests import ADDONS
 from unwind.api.capi import CLUSTERS
@@ -31,6 +32,7 @@ from unwind.local.capi import create_cluster
 from unwind.teardown.manifests import RECORDS
 
 if TYPE_CHECKING:
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
 
@@ -50,21 +52,21 @@ async def test_nothing_is_deployed_to_a_cluster_that_is_paused_or_not_ready(scen
         await scene.until_provisioned("web")
 
 
+async def configuration(scene: ProfileScene) -> Object:
+    """The ClusterConfiguration of the cluster, once it has a status."""
+    client, name = scene.client, "sveltos-edge"
+    return await until_there(
+        client, CLUSTER_CONFIGURATIONS, name, lambda it: bool(it.get("status")), namespace=scene.namespace
+    )
+
+
 async def test_the_cluster_configuration_lists_deployed_objects_by_profile(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")
-        found = await object_watch.until(
-            scene.client,
-            CLUSTER_CONFIGURATIONS,
-            "sveltos-edge",
-            lambda it: bool(it and it.get("status")),
-            "written",
-            namespace=scene.namespace,
-        )
-        assert found
+        found = await configuration(scene)
         [profile] = found["status"]["clusterProfileResources"]
         assert profile["clusterProfileName"] == scene.called("web")
         [deployed] = profile["Features"]
@@ -207,14 +209,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Profile
     connection = plane.management.connection(subject)
     async with Client(connection) as client, running(client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")
-        await object_watch.until(
-            scene.client,
-            CLUSTER_CONFIGURATIONS,
-            "sveltos-edge",
-            lambda it: bool(it and it.get("status")),
-            "written",
-            namespace=scene.namespace,
-        )
+        await configuration(scene)
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
         await object_watch.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)

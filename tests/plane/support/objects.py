@@ -5,7 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tests.eventually import eventually
+from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
@@ -13,6 +16,7 @@ from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from unwind.api.meta import ObjectRef
     from unwind.kube.client import Client, Object
 
 ANY_SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -22,6 +26,11 @@ def new_object(resource: Resource, name: str, namespace: str | None = None, **fi
     """An object with a name, and these fields. `metadata` adds to its metadata."""
     metadata: Object = {"name": name} | ({"namespace": namespace} if namespace else {}) | fields.pop("metadata", {})
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
+
+
+def ref(resource: Resource, obj: Object) -> ObjectRef:
+    """A reference to an object."""
+    return ref_of(resource, msgspec.convert(obj["metadata"], ObjectMeta))
 
 
 def crd(resource: Resource, *versions: str, schema: Object | None = None, **spec: Any) -> Object:

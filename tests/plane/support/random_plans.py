@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from tests.plane.support import objects
 from tests.plane.support.removals import stateful_set, until_served
 from unwind.api.meta import ObjectRef
 from unwind.api.names import (
@@ -129,15 +130,7 @@ class PlanScene:
         made = await self.client.create(
             resource, {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         )
-        it = made["metadata"]
-        ref = ObjectRef(
-            group=resource.group,
-            version=resource.version,
-            kind=resource.kind,
-            namespace=it.get("namespace", ""),
-            name=it["name"],
-            uid=it["uid"],
-        )
+        ref = objects.ref(resource, made)
         self.everything[ref.uid] = (resource, ref)
         return ref
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.plane.support import objects
 from tests.plane.support.objects import until_allowed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.crds import DEFINITIONS
@@ -137,15 +138,7 @@ class RemovalScene:
 
     def enter(self, resource: Resource, made: Object, *, order: int = 0, key: str = "", **entry: Any) -> ObjectRef:
         """Enter an object in the inventory."""
-        metadata = made["metadata"]
-        ref = ObjectRef(
-            group=resource.group,
-            version=resource.version,
-            kind=resource.kind,
-            namespace=metadata.get("namespace", ""),
-            name=metadata["name"],
-            uid=metadata.get("uid", ""),
-        )
+        ref = objects.ref(resource, made)
         given: dict[str, Any] = {"state": "Confirmed", "resource": resource.plural, "order": order} | entry
         self.entries[key or f"e-{len(self.entries)}"] = Entry(object=ref, **given)
         return ref

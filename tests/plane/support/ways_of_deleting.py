@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from tests.eventually import eventually
-from tests.plane.support import cluster_teardowns, profiles, requested_deletions, unjoins
+from tests.plane.support import cluster_teardowns, objects, profiles, requested_deletions, unjoins
 from tests.plane.support.azure_objects import CACHES
 from unwind.api.capi import CLUSTERS
 from unwind.api.karmada import WORKS, RemoveStrategy
-from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
+    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.kube.client import Client, Object
@@ -435,15 +435,7 @@ class RequestedDeletion(Way):
     async def deploy(self, *manifests: Object) -> None:
         for body in manifests:
             resource = RESOURCES[body["kind"]]
-            metadata = (await self.management.create(resource, body))["metadata"]
-            ref = ObjectRef(
-                group=resource.group,
-                version=resource.version,
-                kind=resource.kind,
-                namespace=metadata.get("namespace", ""),
-                name=metadata["name"],
-                uid=metadata["uid"],
-            )
+            ref = objects.ref(resource, await self.management.create(resource, body))
             self._targets[ref.name] = resource, ref
 
     async def delete(self) -> None:
