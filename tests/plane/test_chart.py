@@ -116,7 +116,7 @@ SETTINGS |= {
         {"features": sorted(some)},
         Setting(features=some, workload=Workload(image=f"unwind:{version('kube-unwind')}")),
     )
-    for some in map(frozenset, ((), *((one,) for one in ALL - {Feature.ADDONS}), (Feature.ADDONS, Feature.CAPI)))
+    for some in map(frozenset, ((), *((one,) for one in sorted(ALL - {Feature.ADDONS})), (Feature.ADDONS, Feature.CAPI)))
 }
 
 
