@@ -111,12 +111,13 @@ SETTINGS = {
 }
 
 
+_ALONE = sorted(ALL - {Feature.ADDONS})
 SETTINGS |= {
     f"with {', '.join(sorted(some)) or 'no feature'}": (
         {"features": sorted(some)},
         Setting(features=some, workload=Workload(image=f"unwind:{version('kube-unwind')}")),
     )
-    for some in map(frozenset, ((), *((one,) for one in sorted(ALL - {Feature.ADDONS})), (Feature.ADDONS, Feature.CAPI)))
+    for some in map(frozenset, ((), *((one,) for one in _ALONE), (Feature.ADDONS, Feature.CAPI)))
 }
 
 
