@@ -102,8 +102,8 @@ local = App(
     name="local",
     help="""Run Kubernetes control planes on this machine: etcd, API server, controller manager, and members.
 
-All servers listen on loopback only. Binaries are taken from `UNWIND_<NAME>` variables (UNWIND_KUBE_APISERVER), the PATH
-or the cache, and are otherwise built from their Go modules.""",
+All servers listen on loopback only. Binaries are taken from `UNWIND_<NAME>` variables (UNWIND_KUBE_APISERVER), the
+directory KUBEBUILDER_ASSETS, the PATH or the cache, and are otherwise built from their Go modules.""",
 )
 
 PARTS = ("nodes", "helm", "capi", "cloud")

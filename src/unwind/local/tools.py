@@ -1,4 +1,4 @@
-"""The binaries of a control plane, and where they are found: variable, PATH or cache."""
+"""The binaries of a control plane, and where they are found: variable, KUBEBUILDER_ASSETS, PATH or cache."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Origin(StrEnum):
     """Where a binary comes from."""
 
     VARIABLE = "environment variable"
+    ASSETS = "KUBEBUILDER_ASSETS"
     PATH = "PATH"
     CACHE = "cache"
     BUILT = "built now"
@@ -111,7 +112,7 @@ def required_version(go_mod: str, source: str) -> str:
 
 
 def find(tool: Tool) -> Binary | None:
-    """Find a binary: environment variable, then PATH, then cache. None if it must be built."""
+    """Find a binary: environment variable, KUBEBUILDER_ASSETS, PATH, cache. None if it must be built."""
     if named := os.environ.get(tool.variable):
         path = Path(named).absolute()
         if not _executable(path):
@@ -120,6 +121,9 @@ def find(tool: Tool) -> Binary | None:
                 remedy="correct it, or unset it",
             )
         return Binary(tool.name, path, Origin.VARIABLE)
+    # The directory of the binaries that envtest of controller-runtime uses. It has no kube-controller-manager.
+    if (directory := os.environ.get("KUBEBUILDER_ASSETS")) and _executable(Path(directory) / tool.name):
+        return Binary(tool.name, Path(directory).absolute() / tool.name, Origin.ASSETS)
     if on_path := shutil.which(tool.name):
         return Binary(tool.name, Path(on_path).absolute(), Origin.PATH)
     if condition(cached := binary_path(tool)) is CacheCondition.WHOLE and _executable(cached):

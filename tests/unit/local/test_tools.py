@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def empty_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     for tool in tools.ALL:
         monkeypatch.delenv(tool.variable, raising=False)
 
@@ -50,6 +51,16 @@ def in_cache(path: Path, *, size: int | None = None) -> Path:
     record = CacheRecord(size=path.stat().st_size if size is None else size, sha256="")
     tools.record_path(path).write_bytes(msgspec.json.encode(record))
     return path
+
+
+def test_binaries_of_envtest_come_before_the_path_and_what_is_not_there_is_found_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: Tool
+) -> None:
+    on_path = executable(tmp_path / "bin" / tool.name)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    assert find(tool) == Binary(tool.name, on_path, Origin.PATH)
+    named = executable(tmp_path / "assets" / tool.name)
+    assert find(tool) == Binary(tool.name, named, Origin.ASSETS)
 
 
 @pytest.mark.parametrize("tool", tools.ALL, ids=lambda tool: tool.name)
