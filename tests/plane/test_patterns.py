@@ -12,7 +12,7 @@ from unwind import Gone, Kept
 from unwind.api import names
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS
 from unwind.deleters.builtin import BUILTIN, SCALE_TO_ZERO
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.kube import object_watch
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches

@@ -13,7 +13,7 @@ from rich.table import Table
 from unwind.api.resources import Resource
 from unwind.cli import console
 from unwind.deleters.builtin import BUILTIN
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External, Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry, installed, skipped

@@ -11,7 +11,7 @@ from unwind import logs
 from unwind.clock import SYSTEM
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept, Pace, TransientError
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.kube.workqueue import JITTER

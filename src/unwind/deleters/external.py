@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.concurrency import SingleFlight
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registry import EXTERNAL_SCOPE
 from unwind.kube.absence import Presence

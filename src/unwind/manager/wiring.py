@@ -40,7 +40,7 @@ from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.manifests import cluster_rules
-from unwind.capi.registration_controller import RegistrationController
+from unwind.capi.extension_config_controller import RegistrationController
 from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
 from unwind.clock import ServerClock
 from unwind.components import PROTECTION_GATE, Components

@@ -13,7 +13,7 @@ from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION, Reason
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
 from unwind.api.unwind import Entry, EntryState, LedgerNote
 from unwind.deleters import builtin
-from unwind.deleters.kubernetes import propagation
+from unwind.deleters.kubernetes_end import propagation
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Metadata
 from unwind.kube.errors import NotFoundError

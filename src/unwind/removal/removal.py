@@ -17,7 +17,7 @@ from unwind.concurrency import gather_limited, to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.external import ExternalObjects
-from unwind.deleters.kubernetes import propagation
+from unwind.deleters.kubernetes_end import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
 from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
 from unwind.inventory.inventories import Notes, items

@@ -13,7 +13,7 @@ import msgspec
 
 from unwind.api.names import Finalizer
 from unwind.deleters.attempt import Waiting, attempt, enter
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registration import Kinds, Registration, registrations
 from unwind.deleters.registry import DeleterRegistry

@@ -12,7 +12,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import Resource
 from unwind.deleters.external import ExternalEnd, ExternalObjects
-from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import EXTERNAL_SCOPE
