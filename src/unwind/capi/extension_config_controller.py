@@ -137,7 +137,7 @@ _ASK_AGAIN = 30.0
 _RETRY = Backoff(first=0.5, limit=30.0)
 
 
-class RegistrationController:
+class ExtensionConfigController:
     """Reconciles our ExtensionConfig, and reports whether Cluster API calls our hooks for the clusters of a
     namespace."""
 

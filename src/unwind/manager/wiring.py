@@ -37,10 +37,10 @@ from unwind.api.resources import (
 from unwind.api.rights import Setting
 from unwind.capi import cluster_admission, hook_protocol, hook_registry
 from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.capi.extension_config_controller import ExtensionConfigController
 from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.manifests import cluster_rules
-from unwind.capi.extension_config_controller import RegistrationController
 from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
 from unwind.clock import ServerClock
 from unwind.components import PROTECTION_GATE, Components
@@ -140,10 +140,10 @@ class Shared:
         )
 
     @cached_property
-    def registration(self) -> RegistrationController:
+    def registration(self) -> ExtensionConfigController:
         """The registration with Cluster API, and whether the gate is armed. Only the feature `capi` has one."""
         context = self._context
-        return RegistrationController(
+        return ExtensionConfigController(
             context.client,
             self.caches,
             namespace=context.namespace,
