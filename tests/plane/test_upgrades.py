@@ -54,6 +54,8 @@ async def test_a_release_is_taken_over_by_the_chart(release: Path, plane: Plane,
     before = await client.get(TEARDOWNS, teardown)
     every = f"features={{{','.join(sorted(ALL))}}}"
     options = ("--take-ownership", "--set", "replicas=0", "--set", every)
+    refused = await helm(fresh_member, "install", "unwind", str(CHART), "--take-ownership", fails=True)
+    assert "cannot remove feature addons with Helm" in refused, "its hooks and policies would stay"
     await helm(fresh_member, "install", "unwind", str(CHART), *options)
     await helm(fresh_member, "upgrade", "unwind", str(CHART), *options)
     assert (await client.get(TEARDOWNS, teardown))["metadata"]["uid"] == before["metadata"]["uid"]

@@ -104,15 +104,20 @@ async def _reported(client: Client, namespace: str, *, in_cluster: bool) -> Asyn
         if in_cluster:
             with suppress(OSError):
                 await asyncio.to_thread(_TERMINATION_LOG.write_text, f"{error}\n")
-            found = await stopping.deployment(client, namespace)
-            if found:
-                metadata = found["metadata"]
-                kind = DEPLOYMENTS
-                about = Regarding(kind.api_version, kind.kind, metadata["name"], metadata["uid"], namespace)
-                recorder = Recorder(client, instance="unwind-uninstall")
-                recorder.report(about, "UninstallRefused", str(error), action="Uninstall", type="Warning")
-                await recorder.write()
+            # An Event that cannot be written must not hide the error.
+            with suppress(UnwindError):
+                await _write_event(client, namespace, str(error))
         raise
+
+
+async def _write_event(client: Client, namespace: str, message: str) -> None:
+    if found := await stopping.deployment(client, namespace):
+        metadata = found["metadata"]
+        kind = DEPLOYMENTS
+        about = Regarding(kind.api_version, kind.kind, metadata["name"], metadata["uid"], namespace)
+        recorder = Recorder(client, instance="unwind-uninstall")
+        recorder.report(about, "UninstallRefused", message, action="Uninstall", type="Warning")
+        await recorder.write()
 
 
 def _confirm(seen: uninstalling.InstalledState, *, delete_crds: bool) -> None:

@@ -35,12 +35,10 @@ Object = dict[str, Any]
 FILES = Path(__file__).parent / "files"
 NAMESPACE = "shops"
 CLUSTER = "prod"
-LABELS = {"shop": "open"}
 # The time that the cleanup of a database takes.
 _CLEANING = 1.5
 _RETRY = 0.3
-
-
+LABELS = {"shop": "open"}
 """The label that the profiles select clusters by."""
 PROTECTED = "payments"
 """A protected namespace."""

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 # A deleter that waits leaves the chain with Again; one that stays inside for this long hangs.
 _WITHIN = 600.0
 OPERATOR_AGAIN = 30.0
-
-
 """Seconds after which an object that its operator deletes is checked again. Nothing reports that an operator stops."""
 
 

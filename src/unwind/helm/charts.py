@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 TIMEOUT = 300.0
-
-
 """Seconds. Helm's default timeout of a single operation."""
 # The number of old revisions that are kept; Sveltos' default.
 _HISTORY = 2

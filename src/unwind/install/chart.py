@@ -22,7 +22,7 @@ from unwind.api.rights import Setting
 from unwind.api.workload import Workload
 from unwind.install import monitoring, uninstall_hook
 from unwind.install.manifests import called, manifests, resource_of
-from unwind.server.manager_names import FEATURES_KEY
+from unwind.server.manager_names import FEATURES_KEY, REGISTRATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,20 @@ _BRACES = "HELMBRACESX"
 # The namespace is that of the release. Helm creates an APIService after the CRDs, when the API server has created it.
 _LEFT_OUT = (NAMESPACES, API_SERVICES)
 _RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+# The manager writes webhooks, policies and the ExtensionConfig, which Helm does not know and cannot remove with their
+# feature: hooks that no manager serves would hold every cluster. A registration of 0.1.0 means all features. Without a
+# cluster (`helm template`), `lookup` finds nothing.
+_CHECKS = f"""\
+{{{{- with lookup "v1" "ConfigMap" .Release.Namespace "{REGISTRATION}" }}}}
+{{{{- range splitList "," (default "{",".join(sorted(ALL))}" (get (default dict .data) "{FEATURES_KEY}")) }}}}
+{{{{- if and . (not (has . $.Values.features)) }}}}
+{{{{- fail (printf "cannot remove feature %s with Helm; keep it in `features`, or uninstall Unwind first" .) }}}}
+{{{{- end }}}}
+{{{{- end }}}}
+{{{{- end }}}}
+"""
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -148,7 +162,8 @@ def templates() -> dict[str, str]:
     labels = helm.entries(".Values.monitoring.labels")
     found = "".join(map(_rendered, monitoring.objects(setting.namespace, labels=labels)))
     files["monitoring.yaml"] = [_if(".Values.monitoring.enabled", found)]
-    return {name: _HEAD + helm.rendered("".join(found)) for name, found in files.items()}
+    made = {name: _HEAD + helm.rendered("".join(found)) for name, found in files.items()}
+    return {**made, "checks.yaml": _HEAD + _CHECKS}
 
 
 def _kept(crd: Object) -> Object:

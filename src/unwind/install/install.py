@@ -74,7 +74,8 @@ async def install(
     """
     await _refuse_rivals(client, setting, warn)
     installed = await recorded_features(client, setting.namespace)
-    await obsolete.refuse_in_use(client, setting, installed or frozenset())
+    # Without a record, for example after an interrupted uninstall, any feature may still be in use.
+    await obsolete.refuse_in_use(client, setting, features.ALL if installed is None else installed)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client, setting)
     _refuse_release(found)
@@ -114,7 +115,7 @@ async def install(
 
 
 def _with(one: ExistingObject, manifest: Object) -> ExistingObject:
-    """The same Found with another manifest, in the served version."""
+    """The same object with another manifest, in the served version."""
     return msgspec.structs.replace(one, manifest=manifest | {"apiVersion": one.manifest["apiVersion"]})
 
 

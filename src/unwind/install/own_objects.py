@@ -1,12 +1,12 @@
 """Admission policies that guard Unwind's own objects: records, keys, Leases, registration, webhooks, CRDs, namespace.
 
-A cluster-admin counts as the manager (see `policies.BY_MANAGER`), and the most likely accidents are a cluster-admin's:
+A cluster-admin counts as the manager (`api.admission.BY_MANAGER`), and the most likely accidents are a cluster-admin's:
 `kubectl delete crd inventories.unwind.dev` would lose every record. So the manager's right alone does not guard what
 cannot be recovered. Deleting a record requires its uid as precondition, which the manager always sends and kubectl
 never does. CRDs and the namespace cannot be deleted at all while these policies exist: `unwind uninstall` removes the
 policies first.
 
-Policies do not apply to policies. The manager restores deleted ones (`controllers.protecting.keeping`).
+Policies do not apply to policies. The manager restores deleted ones (`protection.controller`).
 """
 
 from __future__ import annotations

@@ -151,6 +151,8 @@ async def uninstall(
         deleted.append(f"{resource.kind} {called(obj)}")
         announce(f"{deleted[-1]} deleted")
 
+    # The manager has been running since the survey, and a user may have taken minutes to confirm.
+    await _refuse_running_teardowns(client)
     # Nothing is registered or restored from here on.
     marks = [obj for obj in seen.objects if _is_mark(obj)]
     for obj in marks:
@@ -169,6 +171,14 @@ async def uninstall(
     bearers = seen.bearers
     if await stopping.stop(client, setting.namespace):
         announce(f"Deployment {setting.namespace}/{MANAGER} scaled to 0")
+        try:
+            # What began until the manager stopped must keep its finalizers.
+            await _refuse_running_teardowns(client)
+        except UnwindError as error:
+            for obj in marks:
+                await _restore(client, obj)
+            scale = f"kubectl -n {setting.namespace} scale deployment/{MANAGER} --replicas=2"
+            raise UnwindError(error.what, remedy=f"run `{scale}`, wait until they are finished, and retry") from None
         bearers = await _all_bearers(client)
         # A replica may have read the registration before it was deleted.
         for manifest in filter(_calls, reversed(everything(setting))):

@@ -40,8 +40,9 @@ NAME = "unwind-uninstall"
 """The name of the Job, its ServiceAccount and its roles."""
 _WEIGHT = f"{names.HELM_HOOK_ANNOTATION}-weight"
 _POLICY = f"{names.HELM_HOOK_ANNOTATION}-delete-policy"
-# The Leases of replicas that were killed expire after 30 s.
-_DEADLINE = 600
+# Less than Helm's default timeout of 300 s: Helm then deletes the rights of the Job, which would stop halfway. The
+# Leases of replicas that were killed expire after 30 s.
+_DEADLINE = 280
 _LABELS = {names.NAME_LABEL: NAME}
 _DELETED = (
     VALIDATING_ADMISSION_POLICIES,

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
-WORTH_TELLING = 0.5
 UNKNOWN = "unknown"
-
-
+WORTH_TELLING = 0.5
 """Seconds that a wait has to last before a status reports it."""
 IN_TIME = 2.0
 """Seconds after which a status reports what is not urgent."""

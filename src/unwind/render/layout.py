@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 WIDTH = 224.0
 STRIPE = 5.0
 PADDING = 14.0
-ROOM = WIDTH - STRIPE - 2 * PADDING
 MARGIN = 32.0
 BAND = 14.0
-
-
+ROOM = WIDTH - STRIPE - 2 * PADDING
 """The width available for a line of text."""
 TITLE = 13.5
 SMALL = 11.0

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from unwind.teardown.step_sources import SourceStep
 
 SOON = 1
-
-
 """Seconds. The shortest retryAfterSeconds that can be sent to Cluster API."""
 _WAITING = "waiting for add-on cleanup: "
 _NAMED = 5

@@ -43,11 +43,9 @@ if TYPE_CHECKING:
 _TURNS = 10
 
 
-Picture = tuple[Any, dict[str, Object] | None]
 ENTRIES = 25
 STANDSTILL = 30.0
-
-
+Picture = tuple[Any, dict[str, Object] | None]
 """The state of a world: the result of `state`, and the remaining objects."""
 
 
