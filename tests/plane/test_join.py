@@ -237,7 +237,10 @@ async def test_what_cannot_be_joined_is_told_in_one_line(plane: Plane, client: C
         ({"cluster_kubeconfig": tmp_path / "none"}, "--cluster-kubeconfig: cannot read the kubeconfig"),
         ({"cluster_kubeconfig": nowhere}, "cannot join the cluster"),
         ({"kubeconfig": nowhere}, "to the control plane at"),
-        ({"kubeconfig": there}, "the Cluster CRD of cluster.karmada.io is not installed; run `unwind install`"),
+        (
+            {"kubeconfig": there},
+            "is not installed; run `unwind install --features karmada` first",
+        ),
     ):
         with pytest.raises(UnwindError) as refusal:
             await cli_join(**{"name": name, "kubeconfig": here, "cluster_kubeconfig": there, **given})  # type: ignore[arg-type]

@@ -253,7 +253,8 @@ async def _until(client: Client, row: Row, state: Any) -> None:
 
 async def _begin_deletion(client: Client, resource: Resource, name: str, namespace: str | None = None) -> None:
     found = await client.get(resource, name, namespace=namespace)
-    await client.delete(resource, name, uid=found["metadata"]["uid"], namespace=namespace)
+    # Right after an installation, policies with parameters refuse everything until the API server has read these.
+    await until_allowed(lambda: client.delete(resource, name, uid=found["metadata"]["uid"], namespace=namespace))
 
 
 # What is in a namespace, or of a CRD
