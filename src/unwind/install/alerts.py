@@ -73,7 +73,7 @@ ALERTS = (
     ),
     Alert(
         name="UnwindManagerDown",
-        # Without a manager nobody answers the hook, so every deletion of a gated cluster waits.
+        # Without a manager the hook is not answered, so every deletion of a gated cluster waits.
         expr="absent(unwind_shards_owned)",
         after="5m",
         severity="critical",
