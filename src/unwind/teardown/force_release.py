@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unwind.api import annotation_values, meta
 from unwind.api.annotation_values import OnDeadline
@@ -17,6 +17,7 @@ from unwind.api.names import (
 from unwind.kube.updates import not_seen, who_set
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
     from unwind.api.resources import Resource
@@ -33,9 +34,24 @@ class LetGo(NamedTuple):
     by: str
 
 
-async def forced(client: Client, resource: Resource, target: ClusterTarget, *, reviewed: bool = True) -> LetGo | None:
+class MayRelease(Protocol):
+    """Decides whether the user who requests a force-release may do that."""
+
+    async def __call__(self, teardown: Teardown, annotations: Mapping[str, str], /) -> bool:
+        """`annotations`: of the target, read from the API server: the request, its user and the groups of the user."""
+
+
+async def forced(
+    client: Client,
+    resource: Resource,
+    target: ClusterTarget,
+    *,
+    reviewed: bool = True,
+    allowed: Callable[[Mapping[str, str]], Awaitable[bool]] | None = None,
+) -> LetGo | None:
     """The force-release of the target; None if no user requested it. `reviewed`: whether a webhook of Unwind reviews
-    the annotation on this kind, and records the user."""
+    the annotation on this kind, and records the user. `allowed`: whether the release counts, by the annotations of the
+    target."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None
     # A release is never decided from a cache.
@@ -44,7 +60,7 @@ async def forced(client: Client, resource: Resource, target: ClusterTarget, *, r
         return None
     annotations = obj["metadata"].get("annotations") or {}
     reason = annotations.get(FORCE_RELEASE_ANNOTATION)
-    if reason is None:
+    if reason is None or (allowed and not await allowed(annotations)):
         return None
     # The webhook records the user when the annotation is written. If no manager ran then, the user is unknown: a field
     # manager's name is chosen by the client.
@@ -70,14 +86,14 @@ def ends_at(teardown: Teardown, *, now: datetime) -> datetime | None:
     return max(spec.requested_at, unpaused or now) + span
 
 
-def remaining(teardown: Teardown, *, now: datetime) -> float | None:
+def remaining_seconds(teardown: Teardown, *, now: datetime) -> float | None:
     """The seconds until the deadline; 0 if it has passed, None if there is none."""
     ends = ends_at(teardown, now=now)
     return None if ends is None else max(0.0, (ends - now).total_seconds())
 
 
 def overdue(teardown: Teardown, *, now: datetime) -> bool:
-    return remaining(teardown, now=now) == 0
+    return remaining_seconds(teardown, now=now) == 0
 
 
 def expired(spec: TeardownSpec) -> LetGo | None:

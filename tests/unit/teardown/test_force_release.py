@@ -12,7 +12,7 @@ from unwind.api.meta import Condition, ObjectRef
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Teardown, TeardownSpec, TeardownStatus
 from unwind.members.targets import AddonTarget
-from unwind.teardown.release import LetGo, expired, forced, overdue, remaining
+from unwind.teardown.force_release import LetGo, expired, forced, overdue, remaining_seconds
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client
@@ -24,7 +24,7 @@ SPEC = TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline="Release")
 @pytest.mark.parametrize(("minutes", "left"), [(0, 1800.0), (29, 60.0), (30, 0.0), (31, 0.0)])
 def test_a_deadline_counts_from_the_deletion(minutes: int, left: float) -> None:
     now = BEGAN + dt.timedelta(minutes=minutes)
-    assert remaining(Teardown(spec=SPEC), now=now) == left
+    assert remaining_seconds(Teardown(spec=SPEC), now=now) == left
     assert overdue(Teardown(spec=SPEC), now=now) is (left == 0)
 
 
@@ -37,8 +37,8 @@ def paused(status: str, minutes: int) -> Teardown:
 
 def test_a_deadline_does_not_run_while_the_cluster_is_paused_and_starts_again_after_it() -> None:
     now = BEGAN + dt.timedelta(days=3)
-    assert remaining(paused("True", 1), now=now) == 1800.0
-    assert remaining(paused("False", 60), now=BEGAN + dt.timedelta(minutes=80)) == 600.0
+    assert remaining_seconds(paused("True", 1), now=now) == 1800.0
+    assert remaining_seconds(paused("False", 60), now=BEGAN + dt.timedelta(minutes=80)) == 600.0
     assert overdue(paused("False", 60), now=BEGAN + dt.timedelta(minutes=90))
 
 
@@ -52,7 +52,7 @@ def test_a_deadline_does_not_run_while_the_cluster_is_paused_and_starts_again_af
     ids=["no deadline", "no span of time", "no deletion"],
 )
 def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> None:
-    assert remaining(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400)) is None
+    assert remaining_seconds(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400)) is None
     assert not overdue(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400))
 
 

@@ -88,7 +88,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return {"validationActions": [self.action]}
 
 
-def policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
+def protection_policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
     """All policies: one per countable field, one for all other kinds, one for label values, one with the hint for a
     stopped manager."""
     known = tuple(kinds)
@@ -100,12 +100,12 @@ def policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
 
 def of(kind: ProtectedKind) -> Policy:
     """The policy for deletions of a kind."""
-    found = policies()
+    found = protection_policies()
     own = (policy for policy in found if kind in policy.kinds and policy.action == "Deny")
     return next(own, None) or next(policy for policy in found if policy.name == ANY_KIND)
 
 
-def rules(kinds: Iterable[ProtectedKind], operations: Iterable[str]) -> list[Object]:
+def resource_rules(kinds: Iterable[ProtectedKind], operations: Iterable[str]) -> list[Object]:
     """The resource rules of policies and webhooks, without subresources."""
     # Any version: later ones are protected as well, and groups that are not served match nothing.
     return [
@@ -183,7 +183,7 @@ def _any_kind(kinds: tuple[ProtectedKind, ...]) -> Policy:
     )
     spec["matchConstraints"] |= {
         "resourceRules": [any_rule("DELETE")],
-        "excludeResourceRules": rules((*kinds, *EXEMPT), ("DELETE",)),
+        "excludeResourceRules": resource_rules((*kinds, *EXEMPT), ("DELETE",)),
         # On these kinds Cascading does not protect, as on a Service.
         "objectSelector": {"matchExpressions": [*_SELECTED["matchExpressions"], NOT_CASCADING]},
     }
@@ -235,9 +235,9 @@ def _denial(kind: ProtectedKind) -> str:
             "oldObject",
             some=lambda count: _text(some, f"string({count})"),
             none="''",
-            unread=_text(words.unread(counted.what)),
+            unread=_text(words.unreadable_count(counted.what)),
         )
-    return _by_word(kind, _text(words.always()), depends, _unknown(_SAYS, kind))
+    return _by_word(kind, _text(words.always_protected()), depends, _unknown(_SAYS, kind))
 
 
 def _by_word(kind: ProtectedKind, always: str, cascading: str, unknown: str) -> str:
@@ -271,7 +271,7 @@ def _labels(kinds: tuple[ProtectedKind, ...]) -> Policy:
     )
     spec["matchConstraints"] |= {
         "resourceRules": [any_rule("CREATE", "UPDATE")],
-        "excludeResourceRules": rules(EXEMPT, ("CREATE", "UPDATE")),
+        "excludeResourceRules": resource_rules(EXEMPT, ("CREATE", "UPDATE")),
     }
     return Policy(name="labels", kinds=(), spec=spec)
 
@@ -313,7 +313,7 @@ def _spec(
             "matchPolicy": "Equivalent",
             "namespaceSelector": {},
             "objectSelector": _SELECTED,
-            "resourceRules": rules(kinds, operations),
+            "resourceRules": resource_rules(kinds, operations),
         },
         "validations": validations,
         **more,

@@ -14,18 +14,18 @@ from unwind.components import PROTECTION_GATE
 from unwind.install.manifests import everything, manifests, resource_of
 from unwind.install.workload import KINDS as RUNNING
 from unwind.manager import feature_gates
+from unwind.protection import admission_policies
 from unwind.protection import manifests as protection_manifests
-from unwind.protection import policies
 from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, webhook_manifest
-from unwind.server.manager_names import is_ours, remembered, webhook
+from unwind.server.manager_names import is_ours, recorded_extension, webhook
 
 if TYPE_CHECKING:
-    from unwind.protection.policies import Policy
+    from unwind.protection.admission_policies import Policy
 
-ALL = policies.policies()
+ALL = admission_policies.protection_policies()
 DELETIONS = [policy for policy in ALL if policy.kinds and policy.action == "Deny"]
-[ANY_KIND] = [policy for policy in ALL if policy.name == policies.ANY_KIND]
+[ANY_KIND] = [policy for policy in ALL if policy.name == admission_policies.ANY_KIND]
 
 
 def resources(rules: list[dict[str, list[str]]]) -> set[tuple[str, str]]:
@@ -40,7 +40,7 @@ def test_every_kind_has_one_policy_about_its_deletion() -> None:
     counted = Counter(item for policy in DELETIONS for item in matched(policy))
     assert counted == {(kind.group, kind.plural): 1 for kind in KINDS}
     for kind in KINDS:
-        assert kind in policies.of(kind).kinds
+        assert kind in admission_policies.of(kind).kinds
 
 
 def test_kinds_that_share_a_policy_are_decided_about_in_the_same_way() -> None:
@@ -59,7 +59,7 @@ def test_only_labelled_objects_that_stand_are_looked_at_and_no_subresource() -> 
         assert all("/" not in one for _, one in matched(policy))
     for policy in DELETIONS:
         [audited] = policy.spec["auditAnnotations"]
-        assert f"!({policies.STANDING['expression']})" in audited["valueExpression"].partition(" ? '' : ")[0]
+        assert f"!({admission_policies.STANDING['expression']})" in audited["valueExpression"].partition(" ? '' : ")[0]
         [operations] = {tuple(rule["operations"]) for rule in policy.spec["matchConstraints"]["resourceRules"]}
         assert operations == ("DELETE",)
 
@@ -79,7 +79,7 @@ def test_all_other_kinds_share_one_policy_and_no_kind_has_two() -> None:
     assert excluded == {(kind.group, kind.plural) for kind in (*KINDS, *EXEMPT)}
     not_cascading = {"key": DELETE_PROTECTION_LABEL, "operator": "NotIn", "values": ["Cascading"]}
     assert not_cascading in constraints["objectSelector"]["matchExpressions"]
-    assert policies.of(of_any("example.dev", "Widget", plural="widgets", version="v1")) == ANY_KIND
+    assert admission_policies.of(of_any("example.dev", "Widget", plural="widgets", version="v1")) == ANY_KIND
 
 
 def test_only_kinds_that_controllers_make_from_templates_are_free_for_controllers() -> None:
@@ -89,8 +89,8 @@ def test_only_kinds_that_controllers_make_from_templates_are_free_for_controller
 
 
 def test_what_only_the_rest_of_the_cluster_knows_no_policy_denies() -> None:
-    contents = policies.of(NAMESPACE)
-    assert policies.of(DEFINITION) == contents
+    contents = admission_policies.of(NAMESPACE)
+    assert admission_policies.of(DEFINITION) == contents
     [validation] = contents.spec["validations"]
     assert f"['{DELETE_PROTECTION_LABEL}'] == 'Cascading' && (true)" in validation["expression"]
     [warning] = [policy for policy in ALL if policy.action == "Warn"]
@@ -120,7 +120,7 @@ def test_labels_are_asked_about_only_where_no_policy_looks_at_them() -> None:
 def test_the_manager_is_called_as_install_has_it_called_otherwise(setting: Setting) -> None:
     setting = msgspec.structs.replace(setting, path_key=b"key")
     [kept] = [manifest for manifest in manifests(setting) if manifest["kind"] == "ConfigMap"]
-    calling = protection_manifests.called_at(remembered(kept, "") or {}, b"key")
+    calling = protection_manifests.called_at(recorded_extension(kept, "") or {}, b"key")
     assert calling
     assert calling(PROTECTION_PATH) == webhook(setting, PROTECTION_PATH)
     assert protection_manifests.called_at({"spec": {}}) is None
@@ -132,7 +132,7 @@ def test_what_a_manager_makes_is_not_installed_and_is_taken_back() -> None:
     assert {item["metadata"]["name"] for item in later} == {
         protection_manifests.protection_rules("unwind-system"),
         *(protection_manifests.policy_name(policy.name, "unwind-system") for policy in ALL),
-        *protection_manifests.retired("unwind-system"),
+        *protection_manifests.retired_policies("unwind-system"),
         "unwind-paths",
         "unwind-record-key",
         "unwind-serving-cert",

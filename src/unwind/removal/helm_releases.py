@@ -89,6 +89,9 @@ class Releases(Protocol):
     def marked(self, entry: Entry, obj: Object) -> bool:
         """Whether an existing object has the labels of the release in its entry."""
 
+    def why_kept(self, entry: Entry) -> str:
+        """Why an object of a release stays after the uninstall; empty if that is not known."""
+
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
         """Prevent other owners from taking the release over, because it is about to be removed. Returns the uid of the
         other owner if one has taken it over already, else an empty string."""
