@@ -7,27 +7,48 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # The tests start many processes. Without its bytecode each of them would compile all of the code again.
 unexport PYTHONDONTWRITEBYTECODE
-# Each worker has a control plane of its own, of which a user may run a few (each cluster holds 10 of 128 inotify
-# instances). Files begin in their order: those that take long come first.
-WORKERS ?= 2
-BESIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Each worker has a control plane of its own. `auto`: as many as the cores, the memory and the inotify instances of this
+# machine are enough for (`tests/workers.py`). Files begin in their order: those that take long come first.
+WORKERS ?= auto
+# Root raises the limit, which is 128 by default.
+INOTIFY := /proc/sys/fs/inotify/max_user_instances
+RAISE = @if [ -w $(INOTIFY) ] && [ "$$(cat $(INOTIFY))" -lt 512 ] && (echo 512 > $(INOTIFY)) 2> /dev/null; then \
+	echo "raised fs.inotify.max_user_instances to 512, so that more workers run side by side"; fi
+BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Debian's python3 may come without ensurepip, so the environment is filled by the pip outside of it.
 PIP    := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet
 LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 # The long tests that guard data: a kill at every write, crashes, lost clusters, hooks, registration, and every command of
 # the documentation.
-GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_works_killed.py test_unjoin_killed.py test_unjoin_troubles.py \
+GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_companions_killed.py test_works_killed.py test_unjoin_killed.py test_unjoin_troubles.py \
 	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
 	test_clusters_deleted.py test_clusters_lost.py)
 
-.PHONY: help setup demo test guard check format docs chart soak bench lock image image-lock plugin clean
+# What depends on the version of Kubernetes: CRDs, admission policies and their texts, rights, watches, install and upgrade;
+# and a scene of each kind of teardown.
+OLDER_KUBERNETES := 1.35
+OLDER := $(addprefix tests/plane/,test_plane.py::test_every_server_has_the_version_of_kubernetes_that_was_asked_for test_install.py \
+	test_upgrades.py test_crds.py test_admission.py test_manager_rights.py test_own_objects.py test_gate_policies.py \
+	test_protection_policies.py test_protection_run.py test_unjoin.py test_why.py test_why_refusals.py test_watches.py) \
+	tests/e2e/test_gate.py
+
+.PHONY: help setup companions browser demo test guard older check format docs chart soak bench lock image image-lock plugin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Virtual environment, dependencies, control-plane binaries
 	@$(BIN)/unwind local build
+
+companions: setup ## The deployers that the tests run beside Unwind: CAAPH and Flux (about 10 minutes the first time)
+	@$(BIN)/unwind local build --companions
+
+browser: ## Chromium, for the tests of the dashboard (Debian, as root; without it they are skipped)
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& { apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null 2>&1 \
+		|| { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; }; }; } \
+		|| echo "No Chromium here: tests in a browser are skipped"
 
 $(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
 	@echo "Installing into $(VENV)"
@@ -41,11 +62,18 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
 demo: setup ## See what Unwind does: a cluster with add-ons is deleted, on a real control plane
 	@$(BIN)/unwind demo
 
-test: setup ## Everything a fresh machine needs, then all tests
+test: companions browser ## Everything a fresh machine needs, then all tests
+	$(RAISE)
 	@$(PYTEST) $(BESIDE) $(ARGS) tests
 
-guard: setup ## The long tests that guard data: kills, crashes, hooks, registration, the documentation's commands
+guard: companions ## The long tests that guard data: kills, crashes, hooks, registration, the documentation's commands
+	$(RAISE)
 	@$(PYTEST) $(BESIDE) -m soak $(ARGS) $(GUARD)
+
+older: setup ## The tests that depend on the version of Kubernetes, on the minor version before (built in about 7 minutes)
+	@$(BIN)/unwind local build --kubernetes $(OLDER_KUBERNETES)
+	$(RAISE)
+	@UNWIND_KUBERNETES=$(OLDER_KUBERNETES) $(PYTEST) $(BESIDE) $(ARGS) $(OLDER)
 
 check: $(VENV)/.installed ## Lint, format, types, import rules
 	@$(BIN)/ruff check .
@@ -63,8 +91,9 @@ docs: $(VENV)/.installed ## Write the reference and the pictures anew from the c
 chart: $(VENV)/.installed ## Write the templates of the Helm chart from the code
 	@$(BIN)/python -m unwind.install.chart charts/unwind
 
-soak: setup ## All long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
+soak: companions ## All long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) --hypothesis-profile=long --timeout=1800 $(ARGS) tests/property
+	$(RAISE)
 	@$(PYTEST) $(BESIDE) -m soak $(ARGS) tests
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run
@@ -82,6 +111,11 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.protection_policies
 	@$(BIN)/python -m bench.protection_webhook
 	@$(BIN)/python -m bench.members
+	@$(BIN)/python -m bench.stuck
+	@$(BIN)/python -m bench.dashboard
+	@$(BIN)/python -m bench.sizing
+	@$(BIN)/python -m bench.companions
+	@$(BIN)/python -m bench.pods
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

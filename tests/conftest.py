@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -13,12 +14,14 @@ from hypothesis import settings
 
 from image import build, helm
 from tests.namespaces import leave_namespace
-from unwind.api.features import ALL
+from tests.workers import workers_here
+from unwind.api.features import ALL, COMPANIONS
 from unwind.kube.informers import Informer
 from unwind.local.home import Shape
 from unwind.testing import managers, used_rights
 from unwind.testing.managers import is_administrator, remove_rights
 from unwind.testing.namespaces import new_namespace
+from unwind.testing.used_rights import UsedRight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,8 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The programs of the planes share few cores: with one thread each, and less garbage collection, the same requests take
-# a sixth less CPU time.
-for name, value in (("GOMAXPROCS", "1"), ("GOGC", "400")):
+# a sixth less CPU time. An API server that has run many tests collects more often instead of using more memory.
+for name, value in (("GOMAXPROCS", "1"), ("GOGC", "400"), ("GOMEMLIMIT", "1GiB")):
     os.environ.setdefault(name, value)
 
 # `make test` tries the same examples every time: a failure there is caused by a change. `make soak` runs the property
@@ -49,12 +52,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unused-rights", action="store_true", help="report rights that no manager of this run has used")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """The number of workers of `-n auto`."""
+    return workers_here()
+
+
+# Rights that are granted must be used. The audit log of each plane is read at its end, in the process that has it.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the rights that a worker has seen in use."""
+    managers.used.update(UsedRight(*right) for right in getattr(node, "workeroutput", {}).get(_USED, ()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run of all tests if a right was granted that no manager has used: it can be taken away."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_USED] = [list(right) for right in managers.used]
+    elif not session.exitstatus and _is_whole(config) and used_rights.unused(_CHECKED, managers.used):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Over a whole run, what is reported here can be taken away. The audit log of each plane is read at its end."""
-    if config.getoption("--unused-rights"):
+    report = config.getoption("--unused-rights")
+    found = used_rights.unused(ALL if report else _CHECKED, managers.used)
+    if report or (_is_whole(config) and found):
         terminalreporter.section("rights that were granted and never used")
-        for line in used_rights.unused(ALL, managers.used):
+        for line in found:
             terminalreporter.line(line)
+        terminalreporter.line(
+            "In a run of all tests: remove them, or add them to RARELY_USED in unwind.testing.used_rights"
+        )
+
+
+_USED = "used_rights"
+# Without the companions, whose rights were not compared with their tests yet. `--unused-rights` shows them.
+_CHECKED = ALL - COMPANIONS
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether this run has all tests that use rights: those of the image need root and apt."""
+    chosen = config.option
+    narrowed = chosen.keyword or chosen.markexpr != "not soak" or chosen.lf or chosen.deselect or chosen.ignore
+    everything = [str(Path(name).resolve()) for name in config.args] == [str(Path(__file__).parent)]
+    return everything and not narrowed and os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ async def ensure(wanted: Iterable[Tool], progress: ProgressListener | None = Non
     found: dict[str, Binary] = {}
     lacking: dict[Module, list[Tool]] = {}
     for tool in wanted:
-        have = tools.find(tool)
+        have = tools.find_binary(tool)
         if have and not tools.lacks_assets(tool):
             found[tool.name] = have
             progress.found(have)
@@ -100,7 +100,7 @@ async def _ensure_module(
             for tool in lacking:
                 run = _Run(go, tool, scratch, progress)
                 # Look again: the previous holder of the lock may have built it.
-                if have := tools.find(tool):
+                if have := tools.find_binary(tool):
                     progress.found(have)
                 else:
                     have = await _build(run)
@@ -134,7 +134,7 @@ class _Run:
                     self.progress.downloading(self.tool.name, line.split(" ", 2)[2], self._downloads)
                 heard(line)
 
-            ended = await golang.run(
+            ended = await golang.run_go(
                 [self._go, *arguments],
                 directory=self.tool.module.directory,
                 environment=golang.settings(scratch=self.scratch),
@@ -190,17 +190,27 @@ async def _gather_assets(run: _Run) -> None:
     aim = "fetch the assets of"
     await run.go("mod", "download", module.source, aim=aim)
     answer = await run.go("list", "-m", "-mod=readonly", "-f", "{{.Dir}}", module.source, aim=aim)
-    await _to_the_end(_copy_assets, run.tool, Path(answer.strip()), run.scratch / target.name)
+    sources = [(Path(answer.strip()), pattern) for pattern in run.tool.assets]
+    for other, pattern in run.tool.other_assets:
+        downloaded = await run.go("mod", "download", "-json", other, aim=aim)
+        sources.append((Path(msgspec.json.decode(downloaded, type=_Downloaded).Dir), pattern))
+    await _to_the_end(_copy_assets, run.tool, sources, run.scratch / target.name)
     await _to_the_end(tools.shelve, run.scratch / target.name, target)
 
 
-def _copy_assets(tool: Tool, sources: Path, target: Path) -> None:
+class _Downloaded(msgspec.Struct):
+    """What `go mod download -json` prints about a module."""
+
+    Dir: str
+
+
+def _copy_assets(tool: Tool, sources: Sequence[tuple[Path, str]], target: Path) -> None:
     target.mkdir()
-    for pattern in tool.assets:
-        files = sorted(sources.glob(pattern))
+    for directory, pattern in sources:
+        files = sorted(directory.glob(pattern))
         if not files:
             raise UnwindError(
-                f"cannot fetch the assets of {tool.name}: no {pattern} in {sources}",
+                f"cannot fetch the assets of {tool.name}: no {pattern} in {directory}",
                 remedy="run `go clean -modcache`, then `unwind local build`",
             )
         for file in files:
@@ -297,13 +307,18 @@ def needed(shape: Shape) -> list[Tool]:
         needed.append(tools.CLUSTER_API_MANAGER)
     if shape.helm:
         needed.append(tools.HELM)
-    return needed
+    return tools.for_kubernetes(needed, shape.kubernetes)
 
 
 async def equip(shape: Shape, progress: ProgressListener | None = None) -> Toolbox:
     """Find the tools for a control plane of this shape, and build those that are missing."""
-    found = await ensure(needed(shape), progress)
+    return await toolbox(needed(shape), progress)
+
+
+async def toolbox(wanted: Sequence[Tool], progress: ProgressListener | None = None) -> Toolbox:
+    """Find these tools, and build those that are missing."""
+    found = await ensure(wanted, progress)
     return Toolbox(
         programs={name: str(tool.path) for name, tool in found.items()},
-        assets={tool.name: str(tools.assets(tool)) for tool in needed(shape) if tool.assets},
+        assets={tool.name: str(tools.assets(tool)) for tool in wanted if tool.assets},
     )

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
 from unwind.api.capi import CLUSTERS
@@ -13,7 +14,7 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.object_watch import until, until_absent, until_true
-from unwind.local import stubs, tools
+from unwind.local import stubs
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, DiedEarlyError, well
@@ -67,7 +68,7 @@ class ClusterApi:
 
     async def start(self) -> None:
         """Start it; return when it reconciles."""
-        definitions = await asyncio.to_thread(_read, self._crds)
+        definitions = await asyncio.to_thread(read_definitions, self._crds)
         self._management.write_kubeconfig(USER, groups=ALL_RIGHTS)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -94,7 +95,10 @@ class ClusterApi:
         conversion = self._conversion(webhooks)
         convertible = [obj | {"spec": obj["spec"] | {"conversion": conversion}} for obj in definitions]
         await gather_limited(
-            (_install(client, definition) for definition in [*convertible, *stubs.custom_resource_definitions()]),
+            (
+                install_definition(client, definition)
+                for definition in [*convertible, *stubs.custom_resource_definitions()]
+            ),
             limit=_INSTALLING_AT_ONCE,
         )
         for resource, manifest in stubs.cluster_class():
@@ -176,7 +180,7 @@ async def create_cluster(
 ) -> Object:
     """Create a Cluster with a member as workload cluster, with or without ClusterClass, and wait until Available."""
     manifests = stubs.cluster_of_class if topology else stubs.cluster_by_hand
-    version = version or tools.KUBERNETES.version
+    version = version or msgspec.json.decode(await client.raw("/version"))["gitVersion"]
     for resource, manifest in manifests(name, namespace, member=member, version=version, labels=labels or {}):
         await client.create(resource, manifest)
     return await until_available(client, name=name, namespace=namespace, within=within)
@@ -198,7 +202,7 @@ def _reconciled(obj: Object | None) -> bool:
     return obj is not None and obj.get("status", {}).get("observedGeneration") == obj["metadata"]["generation"]
 
 
-async def _install(client: Client, definition: Object) -> None:
+async def install_definition(client: Client, definition: Object) -> None:
     """Create a CRD, wait until it is served, and use it once."""
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
     name, spec = definition["metadata"]["name"], definition["spec"]
@@ -209,8 +213,9 @@ async def _install(client: Client, definition: Object) -> None:
     await client.list(Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"]))
 
 
-def _read(directory: Path) -> list[Any]:
+def read_definitions(directory: Path) -> list[Any]:
+    """The CRDs in the files of a directory."""
     paths = sorted(directory.glob("*.yaml"))
     if not paths:
-        raise UnwindError(f"no CRDs of Cluster API in {directory}", remedy="run `unwind local build`")
+        raise UnwindError(f"no CRDs in {directory}", remedy="run `unwind local build`")
     return [yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) for path in paths]

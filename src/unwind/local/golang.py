@@ -112,7 +112,7 @@ def settings(*, scratch: Path | None = None) -> dict[str, str]:
     return _SETTINGS | ({"GOTMPDIR": str(scratch)} if scratch else {})
 
 
-async def run(
+async def run_go(
     argv: Sequence[str | Path], *, directory: Path, environment: dict[str, str], heard: Callable[[str], None]
 ) -> Ended:
     """Run Go and pass on its stderr line by line. On cancellation, kill everything that Go started first."""

@@ -34,6 +34,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     cloud_delay: float = 3.0
     image: str = ""
     """An OCI archive; Pods of this image run as processes."""
+    kubernetes: str = ""
+    """The minor version of Kubernetes; empty: see `tools.for_kubernetes`."""
 
     @property
     def parts(self) -> list[str]:

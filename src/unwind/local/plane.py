@@ -61,10 +61,13 @@ class Plane:
         self._announce = announce
         self._since = time.time()
         self._phase = "Starting"
-        self._etcd: Daemon | None = None
+        self.etcd: Daemon | None = None
+        """The etcd of all clusters of the plane."""
+        self._attached: set[str] = set()
         self._background: list[asyncio.Task[None]] = []
         self.cluster_api: ClusterApi | None = None
-        self._agent: PodAgent | None = None
+        self.agent: PodAgent | None = None
+        """Runs the Pods of the management cluster; None without an image."""
         self._up: set[str] = set()
         self.provider = Provider(lambda name: self.members.get(name) if name in self._up else None)
         self.management = self._cluster(MANAGEMENT)
@@ -98,15 +101,15 @@ class Plane:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        if self._agent:
-            await self._agent.stop()
+        if self.agent:
+            await self.agent.stop()
         if self.cluster_api:
             await self.cluster_api.stop()
         async with asyncio.TaskGroup() as group:
             for cluster in self.clusters():
                 group.create_task(cluster.stop())
-        if self._etcd:
-            await self._etcd.stop()
+        if self.etcd:
+            await self.etcd.stop()
         self._home.remove()
 
     async def add_member(self, name: str | None = None) -> LocalCluster:
@@ -125,12 +128,20 @@ class Plane:
         await self.members.pop(name).stop()
         self._save()
 
+    def attach_member(self, name: str, cluster: LocalCluster) -> None:
+        """Use a cluster of another plane, which has another etcd, as a member. It is not stopped with this plane."""
+        self.members[name] = cluster
+        self._attached.add(name)
+        self._up.add(name)
+        self.provider.look_again()
+
     def clusters(self) -> Iterator[LocalCluster]:
+        """The clusters whose processes belong to this plane."""
         yield self.management
-        yield from self.members.values()
+        yield from (member for name, member in self.members.items() if name not in self._attached)
 
     async def _start_etcd(self) -> None:
-        self._etcd = Daemon(
+        self.etcd = Daemon(
             "etcd",
             plane_programs.etcd(self._toolbox.program(tools.ETCD), data=self.directory / "etcd"),
             log=self.directory / "etcd.log",
@@ -138,7 +149,7 @@ class Plane:
             directory=self.directory,
             changed=self._save,
         )
-        await self._etcd.start()
+        await self.etcd.start()
 
     async def _etcd_listens(self) -> bool:
         # Through a directory descriptor: a socket path may have 107 characters, a directory path 4,096.
@@ -157,8 +168,8 @@ class Plane:
         await self._start_cluster(self.management)
         if self.shape.image:
             archive = Path(self.shape.image)
-            self._agent = PodAgent(self.management, {archive.name.partition("-")[0]: archive})
-            await self._agent.start()
+            self.agent = PodAgent(self.management, {archive.name.partition("-")[0]: archive})
+            await self.agent.start()
         if self.shape.capi:
             began = time.monotonic()
             box, tool = self._toolbox, tools.CLUSTER_API_MANAGER
@@ -166,7 +177,7 @@ class Plane:
                 self.management,
                 program=box.program(tool),
                 crds=box.assets_of(tool),
-                hosts=self._agent.hosts if self._agent else None,
+                hosts=self.agent.hosts if self.agent else None,
                 changed=self._save,
             )
             await self.cluster_api.start()
@@ -213,7 +224,7 @@ class Plane:
         """Record the processes, so that other commands can list them, and kill them if this process is killed."""
         own = ProcessId.of(os.getpid())
         assert own  # noqa: S101 - we run
-        daemons = [("", self._etcd)] if self._etcd else []
+        daemons = [("", self.etcd)] if self.etcd else []
         daemons += [(cluster.name, daemon) for cluster in self.clusters() for daemon in cluster.daemons]
         if self.cluster_api and self.cluster_api.daemon:
             daemons.append((MANAGEMENT, self.cluster_api.daemon))

@@ -59,7 +59,7 @@ def owner(stub: Object) -> Object | None:
     return None
 
 
-def wanted(resource: Resource, stub: Object, workload: WorkloadCluster | None) -> Object:
+def wanted_fields(resource: Resource, stub: Object, workload: WorkloadCluster | None) -> Object:
     """The desired metadata and spec of an object that is not being deleted."""
     finalizers = stub["metadata"].get("finalizers", [])
     mark = finalizer(resource)
@@ -192,7 +192,7 @@ class Provider:
         if "deletionTimestamp" in stub["metadata"]:
             return await self._release(client, key.resource, stub)
         workload = self._workload(stub["spec"]["member"])
-        stub = await _merge(client, key.resource, stub, wanted(key.resource, stub, workload))
+        stub = await _merge(client, key.resource, stub, wanted_fields(key.resource, stub, workload))
         cluster = owner(stub)
         # The Secret before the status: Cluster API connects as soon as infrastructure is provisioned, and if there is
         # no Secret then, it retries only after 30 s.

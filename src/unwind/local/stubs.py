@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.api.capi import CLUSTERS
+from unwind.api.capi import CLUSTERS, MACHINE_SETS, MACHINES
+from unwind.api.names import CLUSTER_NAME_LABEL
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ _INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
 _CONTROL_PLANE = "controlplane.cluster.x-k8s.io"
 STUB_CLUSTERS = Resource(_INFRASTRUCTURE, "v1beta2", "stubclusters", "StubCluster")
 STUB_CLUSTER_TEMPLATES = Resource(_INFRASTRUCTURE, "v1beta2", "stubclustertemplates", "StubClusterTemplate")
+STUB_MACHINES = Resource(_INFRASTRUCTURE, "v1beta2", "stubmachines", "StubMachine")
+STUB_MACHINE_TEMPLATES = Resource(_INFRASTRUCTURE, "v1beta2", "stubmachinetemplates", "StubMachineTemplate")
 STUB_CONTROL_PLANES = Resource(_CONTROL_PLANE, "v1beta2", "stubcontrolplanes", "StubControlPlane")
 STUB_CONTROL_PLANE_TEMPLATES = Resource(
     _CONTROL_PLANE, "v1beta2", "stubcontrolplanetemplates", "StubControlPlaneTemplate"
@@ -33,7 +36,8 @@ _NUMBER: Object = {"type": "integer", "format": "int32"}
 
 
 def custom_resource_definitions() -> list[Object]:
-    """The four CRDs that a ClusterClass needs."""
+    """The four CRDs that a ClusterClass needs, and those of the infrastructure of Machines. Nothing acts on the latter:
+    they are created and deleted by Cluster API."""
     endpoint = _object({"host": _TEXT, "port": _NUMBER})
     infrastructure = {"member": _TEXT, "controlPlaneEndpoint": endpoint}
     # The topology controller sets version and replicas, and fails if a field is not in the schema.
@@ -62,6 +66,14 @@ def custom_resource_definitions() -> list[Object]:
             },
         ),
         _definition(STUB_CONTROL_PLANE_TEMPLATES, {"spec": _template(control_plane)}),
+        _definition(
+            STUB_MACHINES,
+            {
+                "spec": _object({"providerID": _TEXT}),
+                "status": _object({"initialization": _object({"provisioned": _FLAG}), "conditions": _CONDITIONS}),
+            },
+        ),
+        _definition(STUB_MACHINE_TEMPLATES, {"spec": _template({"providerID": _TEXT})}),
     ]
 
 
@@ -111,6 +123,51 @@ def cluster_by_hand(
         (STUB_CONTROL_PLANES, _named(STUB_CONTROL_PLANES, name, namespace, {"member": member, "version": version})),
         (CLUSTERS, _named(CLUSTERS, name, namespace, references, labels)),
     ]
+
+
+def workers(
+    cluster: str, namespace: str, *, name: str = "workers", replicas: int, version: str
+) -> list[tuple[Resource, Object]]:
+    """A MachineSet of a Cluster, after the template of its infrastructure."""
+    labels = {CLUSTER_NAME_LABEL: cluster, "set": name}
+    template = {
+        "clusterName": cluster,
+        "version": version,
+        "bootstrap": {"dataSecretName": "none"},
+        "infrastructureRef": _reference(STUB_MACHINE_TEMPLATES, f"{cluster}-{name}"),
+    }
+    spec = {
+        "clusterName": cluster,
+        "replicas": replicas,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": template},
+    }
+    named = f"{cluster}-{name}"
+    made = _named(MACHINE_SETS, named, namespace, spec, labels)
+    # The control plane of the stubs does not report all that these checks need.
+    made["metadata"]["annotations"] = {"machineset.cluster.x-k8s.io/skip-preflight-checks": "All"}
+    return [
+        (STUB_MACHINE_TEMPLATES, _named(STUB_MACHINE_TEMPLATES, named, namespace, {"template": {"spec": {}}})),
+        (MACHINE_SETS, made),
+    ]
+
+
+def control_plane_machine(
+    cluster: str, namespace: str, *, name: str, owner: str, version: str
+) -> list[tuple[Resource, Object]]:
+    """A Machine of a StubControlPlane, after its infrastructure. `owner`: the uid of the StubControlPlane."""
+    named = f"{cluster}-{name}"
+    spec = {
+        "clusterName": cluster,
+        "version": version,
+        "bootstrap": {"dataSecretName": "none"},
+        "infrastructureRef": _reference(STUB_MACHINES, named),
+    }
+    labels = {CLUSTER_NAME_LABEL: cluster, "cluster.x-k8s.io/control-plane": ""}
+    made = _named(MACHINES, named, namespace, spec, labels)
+    reference = {"apiVersion": STUB_CONTROL_PLANES.api_version, "kind": STUB_CONTROL_PLANES.kind, "name": cluster}
+    made["metadata"]["ownerReferences"] = [reference | {"uid": owner, "controller": True, "blockOwnerDeletion": True}]
+    return [(STUB_MACHINES, _named(STUB_MACHINES, named, namespace, {}, labels)), (MACHINES, made)]
 
 
 def _named(

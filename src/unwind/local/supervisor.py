@@ -62,9 +62,11 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> PlaneRecord:
             if report.progress:
                 announce(report.progress)
             if report.failure:
+                # Until it ends, it has files of its directory open.
+                await supervisor.wait()
                 raise UnwindError(report.failure)
             if report.ready:
-                return existing(order.name)
+                return existing_plane(order.name)
     except asyncio.CancelledError:
         # The caller was cancelled: the control plane must not start without it.
         with suppress(ProcessLookupError):
@@ -103,7 +105,7 @@ async def keep(
         await plane.stop()
 
 
-def existing(name: str) -> PlaneRecord:
+def existing_plane(name: str) -> PlaneRecord:
     """The record of a running control plane."""
     home = Home(name)
     record = home.read() if home.in_use else None

@@ -8,12 +8,16 @@ import re
 import shutil
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, UsageError
 from unwind.local import golang
 from unwind.local.paths import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _MIB = 1 << 20
 _VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -62,6 +66,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     assets: tuple[str, ...] = ()
     """Glob patterns, relative to the root of the module's sources. File names are unique."""
+    other_assets: tuple[tuple[str, str], ...] = ()
+    """The same from other modules: MODULE@VERSION, whose checksum is in our go.sum, and a glob pattern."""
+    exact: bool = False
+    """Whether only the pinned release will do. A binary that is not from our cache can have any version."""
 
     @property
     def variable(self) -> str:
@@ -111,8 +119,16 @@ def required_version(go_mod: str, source: str) -> str:
     return line[1]
 
 
-def find(tool: Tool) -> Binary | None:
+def find_binary(tool: Tool) -> Binary | None:
     """Find a binary: environment variable, KUBEBUILDER_ASSETS, PATH, cache. None if it must be built."""
+    if not tool.exact and (elsewhere := _find_elsewhere(tool)):
+        return elsewhere
+    if condition(cached := binary_path(tool)) is CacheCondition.WHOLE and _executable(cached):
+        return Binary(tool.name, cached, Origin.CACHE)
+    return None
+
+
+def _find_elsewhere(tool: Tool) -> Binary | None:
     if named := os.environ.get(tool.variable):
         path = Path(named).absolute()
         if not _executable(path):
@@ -126,8 +142,6 @@ def find(tool: Tool) -> Binary | None:
         return Binary(tool.name, Path(directory).absolute() / tool.name, Origin.ASSETS)
     if on_path := shutil.which(tool.name):
         return Binary(tool.name, Path(on_path).absolute(), Origin.PATH)
-    if condition(cached := binary_path(tool)) is CacheCondition.WHOLE and _executable(cached):
-        return Binary(tool.name, cached, Origin.CACHE)
     return None
 
 
@@ -141,7 +155,7 @@ def assets(tool: Tool) -> Path:
 
 def lacks_assets(tool: Tool) -> bool:
     """Whether its assets are missing."""
-    return bool(tool.assets) and condition(assets_path(tool)) is not CacheCondition.WHOLE
+    return bool(tool.assets or tool.other_assets) and condition(assets_path(tool)) is not CacheCondition.WHOLE
 
 
 def binary_path(tool: Tool) -> Path:
@@ -211,16 +225,22 @@ def _module(name: str, source: str, *, sources_mib: int, packages: int, ldflags:
 
 
 # Sizes measured on linux/amd64, to check the disk space beforehand.
-KUBERNETES = _module(
-    "kubernetes",
-    "k8s.io/kubernetes",
-    sources_mib=650,
-    packages=2400,
-    ldflags=(
-        f"-s -w -X {_VERSION_PACKAGE}.gitVersion={{version}}"
-        f" -X {_VERSION_PACKAGE}.gitMajor={{major}} -X {_VERSION_PACKAGE}.gitMinor={{minor}}"
-    ),
-)
+def _kubernetes(name: str) -> Module:
+    return _module(
+        name,
+        "k8s.io/kubernetes",
+        sources_mib=650,
+        packages=2400,
+        ldflags=(
+            f"-s -w -X {_VERSION_PACKAGE}.gitVersion={{version}}"
+            f" -X {_VERSION_PACKAGE}.gitMajor={{major}} -X {_VERSION_PACKAGE}.gitMinor={{minor}}"
+        ),
+    )
+
+
+KUBERNETES = _kubernetes("kubernetes")
+KUBERNETES_MINORS = {"1.36": KUBERNETES, "1.35": _kubernetes("kubernetes-1.35")}
+"""The minor versions of Kubernetes that can be built."""
 
 ETCD = Tool(
     name="etcd",
@@ -260,6 +280,31 @@ CLUSTERCTL = Tool(
     module=_module("clusterctl", "sigs.k8s.io/cluster-api", sources_mib=420, packages=1000),
     package="sigs.k8s.io/cluster-api/cmd/clusterctl",
 )
+# The deployers that Unwind is tested beside. Not in ALL: no control plane needs them.
+CAAPH = Tool(
+    name="caaph",
+    module=_module("caaph", "sigs.k8s.io/cluster-api-addon-provider-helm", sources_mib=900, packages=1500),
+    package="sigs.k8s.io/cluster-api-addon-provider-helm",
+    assets=("config/crd/bases/*.yaml",),
+)
+# Sources as ExternalArtifacts need the CRDs of source-controller, not the program.
+_SOURCE_CRDS = ("github.com/fluxcd/source-controller@v1.9.0", "config/crd/bases/*.yaml")
+KUSTOMIZE_CONTROLLER = Tool(
+    name="kustomize-controller",
+    module=_module("kustomize-controller", "github.com/fluxcd/kustomize-controller", sources_mib=1300, packages=1900),
+    package="github.com/fluxcd/kustomize-controller",
+    assets=("config/crd/bases/*.yaml",),
+    other_assets=(_SOURCE_CRDS,),
+)
+HELM_CONTROLLER = Tool(
+    name="helm-controller",
+    module=_module("helm-controller", "github.com/fluxcd/helm-controller", sources_mib=900, packages=1650),
+    package="github.com/fluxcd/helm-controller",
+    assets=("config/crd/bases/*.yaml",),
+    other_assets=(_SOURCE_CRDS,),
+)
+
+COMPANIONS = (CAAPH, KUSTOMIZE_CONTROLLER, HELM_CONTROLLER)
 
 ALL = (
     ETCD,
@@ -271,3 +316,21 @@ ALL = (
     HELM,
     CLUSTER_API_MANAGER,
 )
+
+
+def for_kubernetes(wanted: Iterable[Tool], minor: str = "") -> list[Tool]:
+    """These tools, with the servers of exactly this minor version of Kubernetes, or of that in UNWIND_KUBERNETES.
+
+    All as they are if neither is set. kubectl stays: it supports servers that are one minor version older.
+    """
+    minor = minor or os.environ.get("UNWIND_KUBERNETES", "")
+    if not minor:
+        return list(wanted)
+    if minor not in KUBERNETES_MINORS:
+        raise UsageError(
+            f"cannot build Kubernetes {minor} (valid: {', '.join(KUBERNETES_MINORS)})",
+            remedy="to use your own binaries, set UNWIND_KUBE_APISERVER and UNWIND_KUBE_CONTROLLER_MANAGER instead",
+        )
+    servers = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER)
+    module = KUBERNETES_MINORS[minor]
+    return [msgspec.structs.replace(tool, module=module, exact=True) if tool in servers else tool for tool in wanted]

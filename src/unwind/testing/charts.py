@@ -47,7 +47,7 @@ class Packed(msgspec.Struct, frozen=True):
 def pack(name: str, files: Mapping[str, str], *, version: str = "1.0.0") -> Packed:
     """A chart of these files: `templates/web.yaml`, `crds/thing.yaml`, `values.yaml`. Common indentation is removed."""
     packed = io.BytesIO()
-    contents = {"Chart.yaml": yaml.dump(metadata(name, version)), **files}
+    contents = {"Chart.yaml": yaml.dump(chart_metadata(name, version)), **files}
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for path, text in contents.items():
             body = dedent(text).encode()
@@ -57,14 +57,14 @@ def pack(name: str, files: Mapping[str, str], *, version: str = "1.0.0") -> Pack
     return Packed(name, version, packed.getvalue())
 
 
-def unpack(chart: Packed, directory: Path) -> Path:
+def unpack_chart(chart: Packed, directory: Path) -> Path:
     """Unpack a chart into a directory; returns the chart's directory."""
     with tarfile.open(fileobj=io.BytesIO(chart.archive), mode="r:gz") as archive:
         archive.extractall(directory, filter="data")
     return directory / chart.name
 
 
-def metadata(name: str, version: str) -> dict[str, str]:
+def chart_metadata(name: str, version: str) -> dict[str, str]:
     """The contents of Chart.yaml."""
     return {"apiVersion": "v2", "name": name, "version": version, "appVersion": f"app-{version}"}
 
@@ -93,7 +93,7 @@ class ChartRepository:
         """Serve a chart from now on."""
         chart = pack(name, files, version=version)
         self._charts[name, version] = chart
-        config = self._blob(msgspec.json.encode(metadata(name, version)), _CONFIG)
+        config = self._blob(msgspec.json.encode(chart_metadata(name, version)), _CONFIG)
         layer = self._blob(chart.archive, _LAYER)
         body = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": [layer]}
         encoded = msgspec.json.encode(body)
@@ -168,7 +168,11 @@ class ChartRepository:
         entries: dict[str, list[dict[str, object]]] = {}
         for chart in self._charts.values():
             urls = [f"{chart.name}-{chart.version}.tgz"]
-            entry: dict[str, object] = {**metadata(chart.name, chart.version), "urls": urls, "digest": chart.digest}
+            entry: dict[str, object] = {
+                **chart_metadata(chart.name, chart.version),
+                "urls": urls,
+                "digest": chart.digest,
+            }
             entries.setdefault(chart.name, []).append(entry)
         return yaml.dump({"apiVersion": "v1", "entries": entries})
 

@@ -30,9 +30,7 @@ from unwind.api.resources import (
     SERVICE_ACCOUNTS,
 )
 from unwind.api.rights import Right, Setting
-from unwind.install import user_roles
 from unwind.install.manifests import resource_of, without_crds
-from unwind.install.register import metrics_reader
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -58,6 +56,16 @@ _RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_A
 _HEEDED_WITHIN = 60.0
 # The uids of the cluster-scoped permissions, by server and namespace.
 _installed: dict[tuple[str, str], dict[tuple[Resource, str], str]] = {}
+# What users grant to managers, by the aggregation label: one for each cluster, as long as it runs.
+_GRANTED: Object = {
+    "apiVersion": CLUSTER_ROLES.api_version,
+    "kind": CLUSTER_ROLES.kind,
+    "metadata": {"name": "granted-to-managers"},
+    "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {AGGREGATE_LABEL: "true"}}]},
+    "rules": [],
+}
+# The clusters that have it, by their CA: a new cluster may get the address of an old one.
+_granted: set[bytes | None] = set()
 
 
 def manager_user(namespace: str) -> str:
@@ -72,6 +80,9 @@ async def install_rights(admin: Client, namespace: str, *, features: Features = 
     """Install the manager's ServiceAccount, roles and bindings in a namespace. Idempotent."""
     with suppress(AlreadyExistsError):
         await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    if admin.connection.authority not in _granted:
+        await admin.apply(CLUSTER_ROLES, _GRANTED, field_manager=INSTALL_FIELD_MANAGER)
+        _granted.add(admin.connection.authority)
     uids = _installed.setdefault((admin.connection.server, namespace), {})
     for manifest in _rendered(namespace, features):
         resource = resource_of(manifest)
@@ -116,9 +127,33 @@ async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[No
 
 @cache
 def _rendered(namespace: str, features: Features) -> list[Object]:
+    """The permissions of the manager in few objects, because every test writes and deletes them: one ClusterRole has
+    the rules of all features, and all managers of a cluster share the one of what users grant."""
     everything = without_crds(Setting(namespace=namespace, features=features))
-    found = [item for item in everything if resource_of(item) in _RIGHTS]
-    return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
+    found = sorted((item for item in everything if resource_of(item) in _RIGHTS), key=_place)
+    names = {item["roleRef"]["name"] for item in found if resource_of(item) == CLUSTER_ROLE_BINDINGS}
+    roles = [item for item in found if resource_of(item) == CLUSTER_ROLES and item["metadata"]["name"] in names]
+    rules = [rule for role in roles for rule in role.get("rules") or ()]
+    name = f"{MANAGER}:{namespace}"
+    made: list[Object] = [{**roles[0], "metadata": {**roles[0]["metadata"], "name": name}, "rules": rules}]
+    for item in found:
+        if resource_of(item) == CLUSTER_ROLE_BINDINGS:
+            granted = any("aggregationRule" in role for role in roles if _named(role) == item["roleRef"]["name"])
+            if granted or _named(item) == name:
+                role = _named(_GRANTED) if granted else name
+                made.append({**item, "roleRef": {**item["roleRef"], "name": role}})
+        elif resource_of(item) != CLUSTER_ROLES:
+            made.append(item)
+    return made
+
+
+def _named(obj: Object) -> str:
+    name: str = obj["metadata"]["name"]
+    return name
+
+
+def _place(obj: Object) -> int:
+    return _RIGHTS.index(resource_of(obj))
 
 
 # Clients
@@ -189,11 +224,7 @@ async def _until_in_effect(client: Client, namespace: str, objects: list[Object]
     """Wait until RBAC is in effect, a moment after it was written: with a clock that stands still, nothing is
     retried."""
     # One rule per role: a role takes effect as a whole.
-    roles = [
-        role
-        for role in objects
-        if role.get("rules") and role["metadata"]["name"] not in {metrics_reader(namespace), *user_roles.ROLES}
-    ]
+    roles = [role for role in objects if role.get("rules")]
     wanted = [_first(role["rules"][0], role["metadata"].get("namespace", "")) for role in roles]
     try:
         async with asyncio.timeout(_HEEDED_WITHIN):
@@ -264,7 +295,7 @@ used: set[UsedRight] = set()
 def check_requests(cluster: LocalCluster) -> None:
     """Raise if a manager sent requests with all permissions, or if RBAC refused one that no test expected."""
     entries = list(cluster.audit.entries(containing=_MARKS))
-    used.update(used_rights.used(entry for entry in entries if entry.username.endswith(_ACCOUNT)))
+    used.update(used_rights.rights_used(entry for entry in entries if entry.username.endswith(_ACCOUNT)))
     found = Counter(filter(None, map(_wrong, entries)))
     if found:
         told = "\n".join(f"  {count} times: {what}" for what, count in sorted(found.items()))

@@ -42,7 +42,7 @@ async def test_only_what_is_asked_for_and_missing_is_built(shop: Workshop, tmp_p
     found = await ensure([shop.tool, other])
     assert shop.builds() == 1
     assert found["unwind-other"] == Binary("unwind-other", Path(on_path), Origin.PATH)
-    assert tools.find(third) is None
+    assert tools.find_binary(third) is None
 
 
 async def test_a_tool_asked_for_twice_is_built_once(shop: Workshop) -> None:
@@ -83,7 +83,7 @@ async def test_a_failed_build_is_one_line_that_names_the_tool_the_reason_and_the
     assert "\n" not in line
     assert "undefined: missing" in log.read_text()
     assert not shop.scratch()
-    assert tools.find(shop.tool) is None
+    assert tools.find_binary(shop.tool) is None
 
 
 async def test_settings_of_the_user_do_not_break_the_build(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,13 @@ async def test_assets_come_from_the_proxy_where_the_binary_was_on_the_path(
     assert [file.name for file in tools.assets(tool).iterdir()] == ["dep.go"]
 
 
+async def test_assets_come_from_other_modules_as_well(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    Proxied(shop, monkeypatch)
+    tool = msgspec.structs.replace(shop.with_assets, other_assets=(("example.com/dep@v1.0.0", "*.go"),))
+    await ensure([tool])
+    assert sorted(file.name for file in tools.assets(tool).iterdir()) == ["a.yaml", "b.yaml", "dep.go"]
+
+
 async def test_without_disk_space_nothing_is_built_and_the_error_has_a_remedy(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

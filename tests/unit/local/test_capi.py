@@ -9,7 +9,7 @@ import pytest
 from unwind.errors import UnwindError
 from unwind.kube.object_watch import conditions_text, has_condition
 from unwind.local import stubs
-from unwind.local.capi import _read, manager
+from unwind.local.capi import manager, read_definitions
 from unwind.local.plane_programs import ClusterFiles
 
 
@@ -30,7 +30,7 @@ def test_the_manager_serves_its_health_on_loopback_and_no_diagnostics() -> None:
 
 def test_a_directory_without_kinds_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UnwindError, match="unwind local build"):
-        _read(tmp_path)
+        read_definitions(tmp_path)
 
 
 def test_every_stub_kind_is_under_the_contract_that_cluster_api_looks_for() -> None:

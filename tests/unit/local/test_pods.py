@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import count
 from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 import pytest
 
+from unwind.kube.errors import UnreachableError
 from unwind.local.pods.images import Image, repository
-from unwind.local.pods.pod import _conditions
+from unwind.local.pods.pod import PodRunner, _conditions
 from unwind.local.pods.sandbox import Mount, Sandbox
 from unwind.local.pods.volumes import expand
+from unwind.testing.clock import StillClock
 
 
 def _image(*layers: Path) -> Image:
@@ -81,3 +86,66 @@ def test_the_time_of_a_condition_changes_with_its_status_only() -> None:
         ("Ready", True),
         ("Initialized", False),
     ]
+
+
+class _Tokens:
+    """An API server that issues numbered tokens."""
+
+    def __init__(self) -> None:
+        self.numbers = count(1)
+        self.reachable = True
+
+    async def post(self, *_: object, **__: object) -> dict[str, Any]:
+        if not self.reachable:
+            raise UnreachableError("connection refused")
+        return {"status": {"token": f"token-{next(self.numbers)}"}}
+
+
+async def test_mounted_tokens_are_renewed_before_they_expire(tmp_path: Path) -> None:
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 1000}}
+    volumes = [{"name": "account", "projected": {"sources": [token]}}, {"name": "tmp", "emptyDir": {}}]
+    mounts = [{"name": "account", "mountPath": "/account"}]
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"nodeName": "m", "containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes},
+    }
+    server, clock = _Tokens(), StillClock()
+    runner = PodRunner(
+        cast("Any", server),
+        pod,
+        directory=tmp_path,
+        find_image=lambda _: None,
+        variables={},
+        hosts=tmp_path / "hosts",
+        ip="198.18.0.2",
+        host_ip="198.18.0.1",
+        clock=clock,
+    )
+    file = tmp_path / "volumes" / "account" / "token"
+
+    await runner._mounts(runner.containers[0])
+    assert file.read_text() == "token-1"
+    renewing = asyncio.create_task(runner._renew_tokens())
+    try:
+        await _advance(clock, 799)
+        assert file.read_text() == "token-1"
+        await _advance(clock, 2)
+        assert file.read_text() == "token-2"
+        server.reachable = False
+        await _advance(clock, 800)
+        assert file.read_text() == "token-2"
+        server.reachable = True
+        await _advance(clock, 10)
+        assert file.read_text() == "token-3"
+        assert sorted(path.name for path in file.parent.iterdir()) == ["token"]
+    finally:
+        renewing.cancel()
+        await asyncio.wait([renewing])
+
+
+async def _advance(clock: StillClock, seconds: float) -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)  # until the task waits for the clock again
+    clock.advance(seconds)
+    for _ in range(10):
+        await asyncio.sleep(0)

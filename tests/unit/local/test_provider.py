@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unwind.local.provider import WorkloadCluster, covers, finalizer, kubeconfig_secret, owner, wanted, wanted_status
+from unwind.local.provider import (
+    WorkloadCluster,
+    covers,
+    finalizer,
+    kubeconfig_secret,
+    owner,
+    wanted_fields,
+    wanted_status,
+)
 from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 
 if TYPE_CHECKING:
@@ -32,14 +40,17 @@ def condition(status: Object) -> Object:
 @BOTH
 def test_a_finalizer_is_added_to_those_of_others_once(resource: Resource) -> None:
     mine = finalizer(resource)
-    assert wanted(resource, stub(finalizers=["theirs"]), WORKLOAD)["metadata"]["finalizers"] == ["theirs", mine]
-    assert wanted(resource, stub(finalizers=[mine, "theirs"]), WORKLOAD)["metadata"]["finalizers"] == [mine, "theirs"]
+    assert wanted_fields(resource, stub(finalizers=["theirs"]), WORKLOAD)["metadata"]["finalizers"] == ["theirs", mine]
+    assert wanted_fields(resource, stub(finalizers=[mine, "theirs"]), WORKLOAD)["metadata"]["finalizers"] == [
+        mine,
+        "theirs",
+    ]
 
 
 def test_infrastructure_is_told_where_the_members_api_server_is() -> None:
     endpoint = {"host": "127.0.0.1", "port": 6443}
-    assert wanted(STUB_CLUSTERS, stub(), WORKLOAD)["spec"] == {"controlPlaneEndpoint": endpoint}
-    assert "spec" not in wanted(STUB_CLUSTERS, stub(), None)
+    assert wanted_fields(STUB_CLUSTERS, stub(), WORKLOAD)["spec"] == {"controlPlaneEndpoint": endpoint}
+    assert "spec" not in wanted_fields(STUB_CLUSTERS, stub(), None)
 
 
 @BOTH

@@ -8,7 +8,7 @@ import pytest
 
 from unwind.errors import UnwindError
 from unwind.local import tools
-from unwind.local.tools import Binary, CacheCondition, CacheRecord, Module, Origin, Tool, find
+from unwind.local.tools import Binary, CacheCondition, CacheRecord, Module, Origin, Tool, find_binary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,12 +58,16 @@ def test_binaries_of_envtest_come_before_the_path_and_what_is_not_there_is_found
 ) -> None:
     on_path = executable(tmp_path / "bin" / tool.name)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
-    assert find(tool) == Binary(tool.name, on_path, Origin.PATH)
+    assert find_binary(tool) == Binary(tool.name, on_path, Origin.PATH)
     named = executable(tmp_path / "assets" / tool.name)
-    assert find(tool) == Binary(tool.name, named, Origin.ASSETS)
+    assert find_binary(tool) == Binary(tool.name, named, Origin.ASSETS)
 
 
-@pytest.mark.parametrize("tool", tools.ALL, ids=lambda tool: tool.name)
+def _older_servers() -> list[Tool]:
+    return [tool for minor in tools.KUBERNETES_MINORS for tool in tools.for_kubernetes(tools.ALL, minor) if tool.exact]
+
+
+@pytest.mark.parametrize("tool", [*tools.ALL, *tools.COMPANIONS, *_older_servers()], ids=lambda tool: tool.name)
 def test_each_tool_is_named_in_its_go_mod_and_has_a_release_there(tool: Tool) -> None:
     go_mod = (tool.module.directory / "go.mod").read_text()
     assert re.search(rf"^(tool |\t){re.escape(tool.package)}$", go_mod, re.MULTILINE)
@@ -71,11 +75,14 @@ def test_each_tool_is_named_in_its_go_mod_and_has_a_release_there(tool: Tool) ->
     assert tool.package.startswith(tool.module.source)
 
 
-def test_kubernetes_is_stamped_with_the_release_that_its_go_mod_requires() -> None:
-    version = tools.KUBERNETES.version
+@pytest.mark.parametrize("of", tools.KUBERNETES_MINORS)
+def test_kubernetes_is_stamped_with_the_release_that_its_go_mod_requires(of: str) -> None:
+    kubernetes = tools.KUBERNETES_MINORS[of]
+    version = kubernetes.version
     package = "k8s.io/component-base/version"
     major, minor, _ = version.removeprefix("v").split(".")
-    assert tools.KUBERNETES.flags == (
+    assert f"{major}.{minor}" == of
+    assert kubernetes.flags == (
         "-trimpath",
         "-buildvcs=false",
         "-mod=readonly",
@@ -102,26 +109,48 @@ def test_a_tool_has_a_variable_of_its_own() -> None:
     assert len({tool.variable for tool in tools.ALL}) == len(tools.ALL)
 
 
+@pytest.mark.parametrize("tool", tools.COMPANIONS, ids=lambda tool: tool.name)
+def test_the_checksum_of_every_other_source_of_assets_is_pinned(tool: Tool) -> None:
+    sums = (tool.module.directory / "go.sum").read_text()
+    for other, _ in tool.other_assets:
+        assert f"{other.replace('@', ' ')} h1:" in sums
+
+
+def test_a_control_plane_needs_no_companion() -> None:
+    assert not set(tools.ALL) & set(tools.COMPANIONS)
+
+
 def test_a_binary_that_is_nowhere_is_not_found(tool: Tool) -> None:
-    assert find(tool) is None
+    assert find_binary(tool) is None
 
 
 def test_a_binary_of_the_cache_is_found(tool: Tool) -> None:
     path = in_cache(tools.binary_path(tool))
-    assert find(tool) == Binary("tiny-tool", path, Origin.CACHE)
+    assert find_binary(tool) == Binary("tiny-tool", path, Origin.CACHE)
 
 
 def test_a_binary_on_the_path_wins_over_the_cache(tool: Tool, tmp_path: Path) -> None:
     in_cache(tools.binary_path(tool))
     path = executable(tmp_path / "bin" / "tiny-tool")
-    assert find(tool) == Binary("tiny-tool", path, Origin.PATH)
+    assert find_binary(tool) == Binary("tiny-tool", path, Origin.PATH)
 
 
 def test_the_variable_wins_over_the_path(tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable(tmp_path / "bin" / "tiny-tool")
     path = executable(tmp_path / "mine")
     monkeypatch.setenv("UNWIND_TINY_TOOL", str(path))
-    assert find(tool) == Binary("tiny-tool", path, Origin.VARIABLE)
+    assert find_binary(tool) == Binary("tiny-tool", path, Origin.VARIABLE)
+
+
+def test_if_the_release_matters_only_the_cache_counts(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable(tmp_path / "bin" / "tiny-tool")
+    monkeypatch.setenv("UNWIND_TINY_TOOL", str(executable(tmp_path / "mine")))
+    exactly = msgspec.structs.replace(tool, exact=True)
+    assert find_binary(exactly) is None
+    path = in_cache(tools.binary_path(exactly))
+    assert find_binary(exactly) == Binary("tiny-tool", path, Origin.CACHE)
 
 
 @pytest.mark.parametrize("kind", ["missing", "a directory", "not executable"])
@@ -137,12 +166,12 @@ def test_a_variable_that_names_no_program_is_an_error_that_names_the_variable(
     executable(tmp_path / "bin" / "tiny-tool")
     monkeypatch.setenv("UNWIND_TINY_TOOL", str(path))
     with pytest.raises(UnwindError, match="UNWIND_TINY_TOOL"):
-        find(tool)
+        find_binary(tool)
 
 
 def test_an_empty_variable_is_as_good_as_none(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNWIND_TINY_TOOL", "")
-    assert find(tool) is None
+    assert find_binary(tool) is None
 
 
 def test_what_is_in_the_cache_counts_only_with_a_record_of_its_size(tmp_path: Path) -> None:
@@ -160,7 +189,7 @@ def test_what_is_in_the_cache_counts_only_with_a_record_of_its_size(tmp_path: Pa
 
 def test_a_half_written_binary_is_not_found(tool: Tool) -> None:
     in_cache(tools.binary_path(tool), size=5)
-    assert find(tool) is None
+    assert find_binary(tool) is None
 
 
 def test_shelving_over_a_broken_thing_makes_it_whole(tmp_path: Path) -> None:

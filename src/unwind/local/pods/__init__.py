@@ -5,5 +5,5 @@ OCI archive, in mount, PID, IPC and UTS namespaces of their own. The network is 
 listen on the address of its Pod (`status.podIP`), not on all addresses. It needs root.
 
 Not supported: exec and gRPC probes, logs and exec by kubectl, volumes other than those of `volumes.py`, sidecars,
-resource limits, and changes of mounted Secrets and ConfigMaps.
+resource limits, and changes of mounted Secrets and ConfigMaps. Mounted tokens are renewed.
 """

@@ -44,6 +44,16 @@ NODE_SELECTOR = {RUNS_PODS: "true"}
 """The nodeSelector of Pods that are to run for real."""
 TOLERATIONS = [{"key": RUNS_PODS, "operator": "Exists", "effect": "NoSchedule"}]
 """Their tolerations: no other Pod is scheduled here."""
+CHART_VALUES = {
+    "nodeSelector": NODE_SELECTOR,
+    "tolerations": TOLERATIONS,
+    # All Pods share the network of this machine, each with an address of its own.
+    "env": [
+        {"name": "UNWIND_LISTEN", "value": "$(POD_IP):9443"},
+        {"name": "UNWIND_METRICS_LISTEN", "value": "$(POD_IP):8080"},
+    ],
+}
+"""Values of Unwind's chart, for replicas that run here."""
 USER = "system:node-agent"
 _LEASE_SECONDS = 40
 _RENEWED_EVERY = 10.0
@@ -81,7 +91,7 @@ class PodAgent:
         if os.geteuid():
             raise UnwindError("cannot run Pods: this user is not root")
         for name, archive in self._archives.items():
-            self._images[name] = await asyncio.to_thread(images.unpack, archive)
+            self._images[name] = await asyncio.to_thread(images.unpack_image, archive)
         self._addresses.__enter__()
         await self._client.__aenter__()
         try:

@@ -193,7 +193,7 @@ class Container:
         if startup := spec.get("startupProbe"):
             begun = asyncio.Event()
             following = asyncio.create_task(
-                probes.follow(startup, spec, ip, lambda well: begun.set() if well else self._unhealthy())
+                probes.run_probe(startup, spec, ip, lambda well: begun.set() if well else self._unhealthy())
             )
             try:
                 await begun.wait()
@@ -204,9 +204,11 @@ class Container:
             self._changed()
         async with asyncio.TaskGroup() as group:
             if readiness := spec.get("readinessProbe"):
-                group.create_task(probes.follow(readiness, spec, ip, self._set_ready))
+                group.create_task(probes.run_probe(readiness, spec, ip, self._set_ready))
             if liveness := spec.get("livenessProbe"):
-                group.create_task(probes.follow(liveness, spec, ip, lambda well: None if well else self._unhealthy()))
+                group.create_task(
+                    probes.run_probe(liveness, spec, ip, lambda well: None if well else self._unhealthy())
+                )
 
     def _set_ready(self, ready: bool) -> None:
         if self.ready != ready:

@@ -61,7 +61,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         return found.readlink() if found and found.is_symlink() else None
 
 
-def unpack(archive: Path) -> Image:
+def unpack_image(archive: Path) -> Image:
     """Unpack the layers of an OCI archive with one image, unless this was done before."""
     with tarfile.open(archive) as files:
         [described] = _json(files, "index.json")["manifests"]

@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.api.resources import PODS
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.local.pods.container import Container, now
 from unwind.local.pods.sandbox import Mount
-from unwind.local.pods.volumes import PodSources
+from unwind.local.pods.volumes import PodSources, token_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.local.pods.images import Image
 
 log = logs.get(__name__)
 
 _RETRY = 0.2
+# The kubelet renews a mounted token when four fifths of its time are over.
+_RENEWED_AFTER = 0.8
+_RENEWAL_RETRY = 10.0
 
 
 class PodRunner:
@@ -39,6 +45,7 @@ class PodRunner:
         hosts: Path,
         ip: str,
         host_ip: str,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.pod = pod
         """The Pod as it was last seen."""
@@ -47,6 +54,7 @@ class PodRunner:
         self._client = client
         self._hosts = hosts
         self._host_ip = host_ip
+        self._clock = clock
         self._since = now()
         self._phase = "Pending"
         self._changed = asyncio.Event()
@@ -85,6 +93,7 @@ class PodRunner:
     async def run(self) -> None:
         """Return when the Pod is gone."""
         reporting = asyncio.create_task(self._keep_status(), name="status")
+        renewing = asyncio.create_task(self._renew_tokens(), name="tokens")
         working = asyncio.create_task(self._work(), name="containers")
         deleted = asyncio.create_task(self._deleted.wait(), name="deletion")
         self.see(self.pod)
@@ -98,7 +107,7 @@ class PodRunner:
             await asyncio.gather(*(one.stop(grace) for one in (*self.initial, *self.containers)))
             await working
         finally:
-            for task in (working, deleted, reporting):
+            for task in (working, deleted, renewing, reporting):
                 task.cancel()
                 await asyncio.wait([task])
             await asyncio.to_thread(self._clean)
@@ -124,17 +133,39 @@ class PodRunner:
         return lambda: asyncio.ensure_future(self._mounts(container))
 
     async def _mounts(self, container: Container) -> list[Mount]:
-        group = (self.pod["spec"].get("securityContext") or {}).get("fsGroup")
         volumes = {one["name"]: one for one in self.pod["spec"].get("volumes") or ()}
         mounts = [Mount(self._hosts, "/etc/hosts"), Mount(self._resolver(), "/etc/resolv.conf")]
         for mount in container.spec.get("volumeMounts") or ():
             volume = volumes[mount["name"]]
-            source = await self._sources.write(volume, self.directory / "volumes", group=group)
+            source = await self._write(volume)
             if source and mount.get("subPath"):
                 source /= mount["subPath"]
             read_only = mount.get("readOnly", False) or "emptyDir" not in volume
             mounts.append(Mount(source, mount["mountPath"], read_only=read_only))
         return mounts
+
+    async def _write(self, volume: Object) -> Path | None:
+        group = (self.pod["spec"].get("securityContext") or {}).get("fsGroup")
+        return await self._sources.write(volume, self.directory / "volumes", group=group)
+
+    async def _renew_tokens(self) -> None:
+        """Write mounted tokens again before they expire, until cancelled."""
+        volumes = [volume for volume in self.pod["spec"].get("volumes") or () if token_lifetime(volume)]
+        if not volumes:
+            return
+        usual = min(token_lifetime(volume) or 0 for volume in volumes) * _RENEWED_AFTER
+        wait = usual
+        while True:
+            await self._clock.sleep(wait)
+            wait = usual
+            for volume in volumes:
+                if (self.directory / "volumes" / volume["name"]).exists():
+                    try:
+                        await self._write(volume)
+                    except UnwindError as error:
+                        pod = self.pod["metadata"]["name"]
+                        log.warning("mounted token not renewed, will retry", pod=pod, why=str(error))
+                        wait = _RENEWAL_RETRY
 
     def _resolver(self) -> Path:
         path = self.directory / "resolv.conf"

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-async def follow(probe: Object, container: Object, ip: str, changed: Callable[[bool], None]) -> None:
+async def run_probe(probe: Object, container: Object, ip: str, changed: Callable[[bool], None]) -> None:
     """Probe until cancelled; calls `changed` whenever a threshold of successes or failures is reached."""
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
     needed = {True: probe.get("successThreshold", 1), False: probe.get("failureThreshold", 3)}
     last, row = False, 0
     while True:
-        answer = await asyncio.to_thread(check, probe, container, ip)
+        answer = await asyncio.to_thread(probe_once, probe, container, ip)
         row = row + 1 if answer is last else 1
         last = answer
         if row == needed[answer]:
@@ -28,7 +28,7 @@ async def follow(probe: Object, container: Object, ip: str, changed: Callable[[b
         await asyncio.sleep(probe.get("periodSeconds", 10))
 
 
-def check(probe: Object, container: Object, ip: str) -> bool:
+def probe_once(probe: Object, container: Object, ip: str) -> bool:
     """Whether one probe succeeds. Certificates are not verified."""
     timeout = probe.get("timeoutSeconds", 1)
     action = probe.get("httpGet") or probe["tcpSocket"]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 _VARIABLE = re.compile(r"\$(\$|\(([A-Za-z_][\w.-]*)\))")
+_TOKEN_LIFETIME = 3600
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
@@ -105,10 +106,13 @@ class PodSources:
         for name, (content, mode) in (await self._contents(volume)).items():
             file = path / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-            file.chmod(mode | (0o440 if group is not None else 0))
+            # Replaced, not changed: a container that reads it now gets the former content or the new one.
+            new = file.with_name(f".{file.name}.new")
+            new.write_bytes(content)
+            new.chmod(mode | (0o440 if group is not None else 0))
             if group is not None:
-                os.chown(file, 0, group)
+                os.chown(new, 0, group)
+            new.replace(file)
         return path
 
     async def _contents(self, volume: Object) -> dict[str, tuple[bytes, int]]:
@@ -145,7 +149,7 @@ class PodSources:
         audience = [source["audience"]] if source.get("audience") else []
         spec = {
             "audiences": audience,
-            "expirationSeconds": source.get("expirationSeconds", 3600),
+            "expirationSeconds": source.get("expirationSeconds", _TOKEN_LIFETIME),
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]},
         }
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -164,6 +168,13 @@ class PodSources:
             return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
         text = {key: value.encode() for key, value in (found.get("data") or {}).items()}
         return text | {key: base64.b64decode(value) for key, value in (found.get("binaryData") or {}).items()}
+
+
+def token_lifetime(volume: Object) -> int | None:
+    """The seconds after which a token in a volume expires; None if it has none."""
+    sources = volume.get("projected", {}).get("sources") or ()
+    tokens = [source["serviceAccountToken"] for source in sources if "serviceAccountToken" in source]
+    return min((token.get("expirationSeconds", _TOKEN_LIFETIME) for token in tokens), default=None)
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
