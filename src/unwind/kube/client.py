@@ -107,6 +107,11 @@ class Client:
         body = await self._call("get", resource, "GET", path, name=name)
         return object_of(body, path) if type is dict else decode_response(body, type, path)
 
+    async def get_metadata(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
+        """An object with its metadata only, which spares the server the encoding of a large object."""
+        path = resource.path(name, namespace=namespace)
+        return object_of(await self._call("get", resource, "GET", path, name=name, headers=_METADATA_ONLY), path)
+
     async def list(
         self,
         resource: Resource,
@@ -133,46 +138,74 @@ class Client:
         fields: str = "",
         limit: int = PAGE,
         accept: str = "application/json",
+        ahead: bool = False,
     ) -> AsyncGenerator[Page, None]:
-        """A consistent list, page by page. Raises ExpiredError if reading takes too long."""
-        path, token, total = resource.path(namespace=namespace), "", 0
-        while True:
-            query = {"limit": str(limit), "continue": token, "labelSelector": labels, "fieldSelector": fields}
-            try:
-                body = await self._call("list", resource, "GET", path, query=query, headers={"Accept": accept})
-            except TooLargeAnswerError:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 8)
-                continue
-            page = decode_response(body, Page, path)
-            total += len(body)
-            # A CRD may name its list kind freely, but not like its items.
-            other = page.kind in ("", "Status", resource.kind)
-            if other or (page.metadata.continue_ and page.metadata.continue_ == token):
-                raise UnreadableError(
-                    f"cannot list {resource.plural}: the response of {self.connection.server} to GET {path} "
-                    "is not a list"
-                )
-            if total > MOST_LISTED:
-                raise UnreadableError(
-                    f"cannot list {resource.plural}: the list {path} is larger than {MOST_LISTED >> 20} MiB",
-                    remedy=f"delete {resource.plural} that are not needed",
-                )
-            yield page
-            token = page.metadata.continue_
-            if not token:
-                return
+        """A consistent list, page by page. Raises ExpiredError if reading takes too long.
+
+        `ahead`: request each page while the caller handles the one before, for callers that read all of them.
+        """
+        path, total = resource.path(namespace=namespace), 0
+
+        async def read(token: str) -> tuple[Page, int]:
+            nonlocal limit
+            while True:
+                query = {"limit": str(limit), "continue": token, "labelSelector": labels, "fieldSelector": fields}
+                try:
+                    body = await self._call("list", resource, "GET", path, query=query, headers={"Accept": accept})
+                except TooLargeAnswerError:
+                    if limit == 1:
+                        raise
+                    limit = max(1, limit // 8)
+                else:
+                    return decode_response(body, Page, path), len(body)
+
+        token = ""
+        coming: asyncio.Task[tuple[Page, int]] | None = None
+        try:
+            while True:
+                page, size = await (coming or read(token))
+                coming = None
+                total += size
+                # A CRD may name its list kind freely, but not like its items.
+                other = page.kind in ("", "Status", resource.kind)
+                if other or (page.metadata.continue_ and page.metadata.continue_ == token):
+                    raise UnreadableError(
+                        f"cannot list {resource.plural}: the response of {self.connection.server} to GET {path} "
+                        "is not a list"
+                    )
+                if total > MOST_LISTED:
+                    raise UnreadableError(
+                        f"cannot list {resource.plural}: the list {path} is larger than {MOST_LISTED >> 20} MiB",
+                        remedy=f"delete {resource.plural} that are not needed",
+                    )
+                token = page.metadata.continue_
+                if token and ahead:
+                    coming = asyncio.create_task(read(token))
+                    await asyncio.sleep(0)  # the request is sent before the caller keeps the event loop busy
+                yield page
+                if not token:
+                    return
+        finally:
+            if coming:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
     async def watch(
-        self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        since: str = "",
+        bookmarks: bool = False,
     ) -> AsyncGenerator[WatchEvent, None]:
         """The existing objects (as ADDED) and their changes, until the server ends the stream.
 
-        `since` a resourceVersion: only what has happened after it.
+        `since` a resourceVersion: only what has happened after it. `bookmarks`: also BOOKMARK events. Without them, a
+        watch ends if nothing happens for a while.
         """
         fields = f"metadata.name={name}" if name else ""
-        lines = self.watch_lines(resource, namespace=namespace, fields=fields, since=since)
+        lines = self.watch_lines(resource, namespace=namespace, fields=fields, since=since, bookmarks=bookmarks)
         async with aclosing(lines):
             async for batch in lines:
                 for line in batch:
@@ -422,7 +455,7 @@ class Client:
         try:
             while True:
                 remaining = max(0.001, ends - time.monotonic())
-                with _READ if method == "GET" else fencing.write():
+                with _READ if method == "GET" else fencing.fenced_write():
                     answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
                 status = answer.status
                 self.time.observe(answer.date)

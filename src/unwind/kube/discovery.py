@@ -58,11 +58,11 @@ async def resolve(discovery: Discovery, text: str, *, namespace: str = "default"
     `namespace`: its namespace, if its kind is namespaced.
     """
     kind, name = split(text)
-    resource = await resource_of(discovery, kind)
+    resource = await find_resource(discovery, kind)
     return Named(resource=resource, name=name, namespace=namespace if resource.namespaced else "")
 
 
-async def resource_of(discovery: Discovery, kind: str) -> Resource:
+async def find_resource(discovery: Discovery, kind: str) -> Resource:
     """The resource that a user means: `deploy`, `Deployment`, `deployments.apps`, `deployments.v1.apps`.
 
     Raises UnwindError if the server has none, or several equally likely ones.
@@ -199,7 +199,7 @@ class Discovery:
 
     async def named(self, name: str) -> Resource:
         """The resource with this name: `deploy`, `deployments.apps`, `ClusterProfile`."""
-        return await resource_of(self, name)
+        return await find_resource(self, name)
 
 
 def _kinds(groups: Iterable[_Group]) -> Iterator[ServedKind]:

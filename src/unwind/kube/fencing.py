@@ -134,13 +134,13 @@ _drain: ContextVar[Drain | None] = ContextVar("unwind_drain", default=None)
 _UNDRAINED = nullcontext()
 
 
-def write() -> AbstractContextManager[None]:
+def fenced_write() -> AbstractContextManager[None]:
     """The context of a write. Raises FencedError if this task works for a lost shard, or its work is stopped."""
-    check()
+    check_fence()
     return _drain.get() or _UNDRAINED
 
 
-def check() -> None:
+def check_fence() -> None:
     """Raise FencedError if this task works for a lost shard."""
     fence = _current.get()
     if fence is not None and not fence.holds:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Key, Metadata, View
+    from unwind.kube.metrics import Metrics
 
+
+log = logs.get(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,6 +45,8 @@ _STUBBORN = 3
 _MOST_WATCHED = 1 << 30
 # While a kind is not served, its CRD is watched; this is how long that is relied upon.
 _UNSERVED = 60.0
+# The API server answers this for a kind that it does not serve.
+_NOT_SERVED = 404
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -82,6 +87,7 @@ class Informer(Generic[T]):
         troubled: Callable[[Exception], None] = lambda _: None,
         confirm: Callable[[], Awaitable[None]] | None = None,
         listed: Callable[[], None] = lambda: None,
+        optional: bool = False,
     ) -> None:
         """`troubled` is called on every failure to follow the server; the informer retries by itself.
 
@@ -91,6 +97,8 @@ class Informer(Generic[T]):
 
         `labels` and `fields` select objects: an object that is no longer in the cache need not be gone then. `into`
         stores the objects instead of the cache, for callers that keep less of them.
+
+        `optional`: the kind has a CRD that may not be installed. That is no failure: the informer waits for the CRD.
         """
         self.view = view
         self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
@@ -104,6 +112,9 @@ class Informer(Generic[T]):
         self._troubled = troubled
         self._confirm = confirm
         self._listed = listed
+        self._optional = optional
+        self.awaits_crd = False
+        """Whether it waits for the CRD of an optional kind."""
         self.lists = 0
         """The number of lists started."""
         self.broken: dict[Key, str] = {}
@@ -111,6 +122,7 @@ class Informer(Generic[T]):
         it must treat them neither as gone nor as unchanged."""
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._version = ""
+        self._broke = False
         self._synced = asyncio.Event()
         self._failures = 0
         self._heard = float("-inf")
@@ -151,6 +163,8 @@ class Informer(Generic[T]):
         while True:
             began = self._clock.monotonic()
             try:
+                if self._version and self._broke:
+                    await self._compare_version()
                 if not self._version:
                     await self._list()
                 await self._watch()
@@ -177,6 +191,7 @@ class Informer(Generic[T]):
             labels=self._labels,
             fields=self._fields,
             accept=view.accept_list,
+            ahead=True,
         )
         async with aclosing(pages):
             async for page in pages:
@@ -203,8 +218,30 @@ class Informer(Generic[T]):
         self.broken = {key: why for key, why in self.broken.items() if key in seen}
         self._version = version
         self._heard = self._clock.monotonic()
+        self.awaits_crd = False
         self._synced.set()
         self._listed()
+
+    async def _compare_version(self) -> None:
+        """Forget our resourceVersion if the server has not reached it: its etcd was restored from a backup.
+
+        The API server does not answer a watch from the future, not even with bookmarks (seen on 1.36.3). The cache
+        would keep the state from before the restore. The API server is restarted for a restore, so this is checked
+        when a connection broke.
+        """
+        pages = self._client.pages(
+            self.view.resource,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            limit=1,
+            accept=self.view.accept_list,
+        )
+        async with aclosing(pages):
+            page = await anext(pages)
+        if is_newer(self._version, than=page.metadata.resource_version):
+            self._version = ""
+        self._broke = False
 
     async def _watch(self) -> None:
         view, came = self.view, 0
@@ -278,13 +315,24 @@ class Informer(Generic[T]):
                 handler(change)
 
     async def _recover(self, error: ApiError | UnreachableError, began: float) -> None:
-        self._troubled(error)
+        unserved = isinstance(error, ApiError) and error.code == _NOT_SERVED
+        if unserved and self._optional and self._failures < _STUBBORN:
+            if not self.awaits_crd:
+                resource = self.view.resource
+                log.info("kind not installed, waiting for its CRD", kind=resource.kind, api=resource.api_version)
+            self.awaits_crd = True
+        else:
+            self._troubled(error)
+        self._broke = self._broke or isinstance(error, UnreachableError)
         if self._clock.monotonic() - began >= _STEADY:
             self._failures = 0
-        if isinstance(error, ApiError) and error.code == 404:
+        if unserved:
             self._synced.clear()
             self._version = ""
+            waiting = self._clock.monotonic()
             await self._until_served()
+            if self._clock.monotonic() - waiting >= _STEADY:
+                self._failures = 0
         elif isinstance(error, UnreadableError) or (
             isinstance(error, ApiError) and (error.code not in (429, 500, 502, 503) or self._failures >= _STUBBORN)
         ):
@@ -300,11 +348,12 @@ class Informer(Generic[T]):
             await self._clock.sleep(_RETRY.after(self._failures, self._chance))
 
     async def _until_served(self) -> None:
-        """Wait for the kind's CRD. A kind without one (an aggregated API) is retried after a while."""
+        """Wait for the kind's CRD. A kind that may have none (an aggregated API) is retried after a while."""
         resource = self.view.resource
+        name = f"{resource.plural}.{resource.group}"
         try:
-            async with asyncio.timeout(_UNSERVED):
-                events = self._client.watch(CUSTOM_RESOURCE_DEFINITIONS, name=f"{resource.plural}.{resource.group}")
+            async with asyncio.timeout(None if self._optional else _UNSERVED):
+                events = self._client.watch(CUSTOM_RESOURCE_DEFINITIONS, name=name, bookmarks=True)
                 async with aclosing(events):
                     async for event in events:
                         if event.type != "DELETED" and _serves(event.object, resource.version):
@@ -334,8 +383,6 @@ def _serves(definition: Object, version: str) -> bool:
 
 
 # Kinds that are followed together: who is told when one of them is known, and which cannot be followed.
-
-log = logs.get(__name__)
 
 
 class SharedInformer(Informer[T]):
@@ -395,9 +442,32 @@ class InformerSet:
         self._troubles: dict[str, str] = {}
         """Kinds, by their plural, that cannot be followed, and why."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
+        return all(
+            informer.synced or informer.awaits_crd or informer.view.resource.plural in self._troubles
+            for informer in self._informers()
+        )
+
+    def observe(self, metrics: Metrics) -> None:
+        """Report the informers in these metrics."""
+        for informer in self._informers():
+            metrics.informer(informer)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers():
+                tasks.create_task(informer.run())
+
     def subscribe(self, listed: Callable[[], None]) -> None:
-        """Have it told whenever a cache has become whole."""
+        """Call `listed` when a cache has been synced."""
         self._told.append(listed)
+
+    def _informers(self) -> list[Informer[Any]]:
+        """The informers of the set."""
+        raise NotImplementedError
 
     def _listed(self) -> None:
         for told in self._told:

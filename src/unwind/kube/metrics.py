@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from unwind.kube.fencing import FencedError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
@@ -63,6 +65,8 @@ class Metrics:
             began = time.monotonic()
             try:
                 return await reconcile(key)
+            except FencedError:
+                raise  # no failure: another replica continues, or this one when it has the shard again
             except Exception:
                 errors.inc()
                 raise

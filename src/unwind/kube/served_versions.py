@@ -77,14 +77,14 @@ class ServedVersions:
             definition = await self._client.get(CUSTOM_RESOURCE_DEFINITIONS, self._crd)
         except NotFoundError:
             return None
-        return served(definition, self._known)
+        return first_served(definition, self._known)
 
     def _crd_changed(self, change: Change[Metadata]) -> None:
         if change.key.name == self._crd:
             self._wake.set()
 
 
-def served(definition: Object, known: Sequence[Resource]) -> Resource | None:
+def first_served(definition: Object, known: Sequence[Resource]) -> Resource | None:
     """The first of the known versions that a CRD serves."""
     names = {item["name"] for item in definition["spec"]["versions"] if item["served"]}
     return next((resource for resource in known if resource.version in names), None)

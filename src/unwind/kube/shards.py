@@ -19,7 +19,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.meta import ObjectMeta
-from unwind.api.names import POD_UID_ANNOTATION, VERSION_ANNOTATION
+from unwind.api.names import POD_UID_ANNOTATION, SPREAD_ANNOTATION, VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited
@@ -31,7 +31,7 @@ from unwind.kube.informers import Informer
 from unwind.kube.terminated_pods import TerminatedPods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -41,8 +41,8 @@ log = logs.get(__name__)
 SHARDS = 16
 _SHARD = "unwind-shard-"
 _REPLICA = "unwind-replica-"
-REPLICA_LEASES = _REPLICA
-"""Prefix of the names of the replicas' own Leases."""
+REPLICA_LEASES, SHARD_LEASES = _REPLICA, _SHARD
+"""Prefixes of the names of the Leases: the replicas' own ones, and those of the shards."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -53,6 +53,9 @@ class Timing(msgspec.Struct, frozen=True):
     acts: float = 10.0
     forgotten: float = 600.0
     """After so long without a renewal, the Lease of a replica is deleted."""
+    steady: float = 30.0
+    """So long after a replica has joined, shards are taken from others for it. In a rolling update, each replica that
+    joins is followed by one that leaves: then every shard moves once, when its owner leaves."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -68,8 +71,34 @@ class Lease(msgspec.Struct):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-def spread(replicas: Iterable[str], *, shards: int) -> dict[int, str]:
-    """The replica of each shard: spread evenly, and the same for every replica that sees the same set of replicas."""
+def spread(replicas: Iterable[str], *, shards: int, held: Mapping[int, str], even: bool = True) -> dict[int, str]:
+    """The replica of each shard. `held`: the current holders. Free shards go to the replicas that hold the fewest; if
+    `even`, as few shards as possible move until all replicas have as many.
+
+    It is the same for every replica that sees the same. While Leases change hands, replicas see different states, but
+    none takes a shard that another one holds: each releases what it has too much, and takes what is free. The replica
+    of a free shard does not depend on `even`, in which replicas may differ for a while: it would have no owner.
+    """
+    ordered = sorted(set(replicas))
+    if not ordered:
+        return {}
+    mine: dict[str, list[int]] = {replica: [] for replica in ordered}
+    free: list[int] = []
+    for shard in range(shards):
+        mine.get(held.get(shard, ""), free).append(shard)
+
+    def load(replica: str) -> int:
+        return len(mine[replica])
+
+    for shard in free:
+        mine[min(ordered, key=load)].append(shard)
+    while even and load(most := max(ordered, key=load)) > load(fewest := min(ordered, key=load)) + 1:
+        mine[fewest].append(mine[most].pop())
+    return {shard: replica for replica, some in mine.items() for shard in some}
+
+
+def spread_in_turn(replicas: Iterable[str], *, shards: int) -> dict[int, str]:
+    """The replica of each shard as version 0.1.0 has it, regardless of the current holders."""
     ordered = sorted(set(replicas))
     return {shard: ordered[shard % len(ordered)] for shard in range(shards)} if ordered else {}
 
@@ -115,6 +144,9 @@ class Shards:
         """When the last possible write of a shard's former owner has ended, by our own clock."""
         self.drained = False
         """Whether no work is running for our shards any more: a released Lease then says that it is drained."""
+        self._alive_before: set[str] = set()
+        self._joined = 0.0
+        """When a replica was last seen to join."""
         self._refused: set[int] = set()
         """Shards that a caller was told not to act for. Callers must be notified when they may."""
         self._leases = Informer(client, decoding.typed(LEASES, Lease), namespace=namespace, clock=clock)
@@ -199,10 +231,14 @@ class Shards:
         self._observe()
         ended = self._ended()
         alive = self._alive().difference(_identity(lease) for lease in ended)
-        wanted = {shard for shard, replica in spread(alive, shards=self.shards).items() if replica == self.identity}
+        if alive - self._alive_before:
+            self._joined = self._clock.monotonic()
+        self._alive_before = alive
+        wanted = {shard for shard, replica in self._spread(alive).items() if replica == self.identity}
         try:
-            # No write may take so long that the other Leases expire behind it.
-            async with asyncio.timeout(self._timing.renew):
+            # No write may take so long that the other Leases expire behind it. But a slow API server answers late: a
+            # write that is given up has been sent for nothing, and only what is answered counts as a renewal.
+            async with asyncio.timeout(self._timing.acts / 2):
                 if self._due(_REPLICA + self.identity):
                     await self._write(_REPLICA + self.identity, self._lease(_REPLICA + self.identity))
                 for lease in ended:
@@ -215,14 +251,32 @@ class Shards:
         except (TimeoutError, ApiError, UnreachableError) as error:
             # A Lease that could not be renewed expires by itself.
             self._troubled(error)
-        for shard in [shard for shard in self._held if not self._may_act(shard)]:
+        expired = [shard for shard in self._held if not self._may_act(shard)]
+        for shard in expired:
             del self._held[shard]
+        if expired:
+            log.warning("shards lost", shards=len(expired), why="their Leases were not renewed in time")
         owned = self.owned
         # A shard may also have expired in the middle of this, and have been renewed at the end of it.
         refused, self._refused = owned & self._refused, self._refused - owned
         if owned != before or refused:
             for changed in self._told:
                 changed()
+
+    def _spread(self, alive: set[str]) -> dict[int, str]:
+        """The replica of each shard. All replicas must use the same rule: a shard that each of them leaves to another
+        one would have no owner."""
+        names = (_REPLICA + identity for identity in alive if identity != self.identity)
+        leases = [lease for name in names if (lease := self._lease(name))]
+        if not all(SPREAD_ANNOTATION in lease.metadata.annotations for lease in leases):
+            return spread_in_turn(alive, shards=self.shards)
+        held = {
+            shard: lease.spec.holder_identity or ""
+            for shard in range(self.shards)
+            if (lease := self._lease(_name(shard)))
+        }
+        even = self._clock.monotonic() - self._joined >= self._timing.steady
+        return spread(alive, shards=self.shards, held=held, even=even)
 
     async def _forget_the_dead(self) -> None:
         """Delete the Leases of killed replicas, whose names are never used again."""
@@ -285,8 +339,8 @@ class Shards:
             self._held[shard] = sent
             if settled is not None:
                 self._settling[shard] = settled
-        else:
-            self._held.pop(shard, None)
+        # Otherwise the Lease was changed, perhaps by a write of our own whose answer did not come: the next round sees
+        # it. If the shard is ours, no other replica can have taken it while we may act.
 
     def _settled(self, lease: Lease | None) -> float | None:
         """When the last possible write of a Lease's former holder has ended; None if there was none, or it was drained.
@@ -312,7 +366,11 @@ class Shards:
                 body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
                 metadata: Object = {"name": name, "namespace": self._namespace}
                 if name == _REPLICA + self.identity:
-                    annotations = {VERSION_ANNOTATION: self.version, POD_UID_ANNOTATION: self._pods.own_uid}
+                    annotations = {
+                        VERSION_ANNOTATION: self.version,
+                        POD_UID_ANNOTATION: self._pods.own_uid,
+                        SPREAD_ANNOTATION: "keep",
+                    }
                     metadata["annotations"] = {key: value for key, value in annotations.items() if value}
                 written = await self._client.create(LEASES, body | {"metadata": metadata, "spec": spec})
             else:
@@ -332,15 +390,15 @@ class Shards:
     async def _leave(self) -> None:
         try:
             # Read, not remembered: a write that timed out for us may have succeeded.
-            for obj in await self._client.list(LEASES, namespace=self._namespace):
-                lease = msgspec.convert(obj, Lease)
-                name, metadata = lease.metadata.name, lease.metadata
-                if lease.spec.holder_identity != self.identity:
-                    continue
-                if name.startswith(_SHARD):
-                    await self._write(name, lease, holder="", drained=self.drained)
-                elif name == _REPLICA + self.identity:
-                    await self._client.delete(LEASES, name, uid=metadata.uid, namespace=self._namespace)
+            found = [msgspec.convert(obj, Lease) for obj in await self._client.list(LEASES, namespace=self._namespace)]
+            ours = {lease.metadata.name: lease for lease in found if lease.spec.holder_identity == self.identity}
+            # First: as long as it exists, the others leave free shards to us.
+            if own := ours.pop(_REPLICA + self.identity, None):
+                await self._client.delete(LEASES, own.metadata.name, uid=own.metadata.uid, namespace=self._namespace)
+            await gather_limited(
+                (self._write(name, lease, holder="", drained=self.drained) for name, lease in ours.items()),
+                limit=self.shards,
+            )
         except (ApiError, UnreachableError) as error:
             self._troubled(error)  # then they expire
 

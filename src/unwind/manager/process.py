@@ -39,7 +39,7 @@ from unwind.kube.shards import Shards
 from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
-from unwind.plugins import described
+from unwind.plugins import error_message
 from unwind.server.answering import Answering
 from unwind.server.answering import route as answering_route
 from unwind.server.authorization import TokenAuthorizer
@@ -111,7 +111,7 @@ def run_process(options: ManagerOptions) -> None:
             except (SystemExit, KeyboardInterrupt) as error:
                 if work.done() or not _signals_handled():
                     raise
-                log.exception("plugin tried to end the process", error=described(error))
+                log.exception("plugin tried to end the process", error=error_message(error))
             else:
                 return
 
@@ -124,7 +124,7 @@ def _signals_handled() -> bool:
 async def run(options: ManagerOptions, *, wire: Wire = wiring.components) -> None:
     """Run until a signal stops it. Raises UnwindError for invalid configuration."""
     stopping = _Stopping()
-    _tune_collection()
+    tune_collection()
     try:
         async with AsyncExitStack() as stack:
             process = _Process(options, stack)
@@ -340,7 +340,7 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
 
 
-def _tune_collection() -> None:
+def tune_collection() -> None:
     """Tune garbage collection: run it less often, because each run traverses the objects of thousands of requests in
     flight, and at Python's default pace it took a sixth of the time of a removal. But collect all generations then:
     each removal leaves a reference cycle with its data, and a few of them are as much memory as everything else."""
@@ -363,7 +363,7 @@ async def _recorded_features(client: Client, namespace: str) -> Features:
 
 
 async def _refuse_rivals(client: Client, features: Features) -> None:
-    found = await rivals.find(client, features & rivals.CONFLICTING, now=datetime.now(UTC))
+    found = await rivals.find_rivals(client, features & rivals.CONFLICTING, now=datetime.now(UTC))
     against = [item for item in found if not item.rival.coexists]
     if against:
         told = ", ".join(f"{item.rival.name} ({item.found})" for item in against)
@@ -377,7 +377,8 @@ def _identity() -> str:
 
 
 def _log_lease_failed(error: Exception) -> None:
-    log.warning("lease renewal failed, will retry", why=str(error))
+    why = "timed out" if isinstance(error, TimeoutError) else str(error)
+    log.warning("lease renewal failed, will retry", why=why)
 
 
 def _hosts(options: ManagerOptions) -> list[str]:

@@ -25,9 +25,11 @@ from unwind.addons.moves import MovedAddons, OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
+from unwind.api import features
 from unwind.api.capi import CLUSTERS
-from unwind.api.features import Feature
+from unwind.api.features import COMPANIONS, Feature
 from unwind.api.karmada import CLUSTERS as MEMBER_CLUSTERS
+from unwind.api.policies import SourceKind
 from unwind.api.resources import (
     CONFIG_MAPS,
     MUTATING_WEBHOOK_CONFIGURATIONS,
@@ -38,15 +40,30 @@ from unwind.api.rights import Setting
 from unwind.capi import cluster_admission, hook_protocol, hook_registry
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.capi.extension_config_controller import ExtensionConfigController
+from unwind.capi.gate_reader import GateReader
 from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
+from unwind.capi.machine_caches import MachineCaches
+from unwind.capi.machine_gate_controller import MachineGateController
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
 from unwind.clock import ServerClock
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.force_release_review import ReleaseReview
+from unwind.companions.gate_source import PolicyGates, PolicyGateSource
+from unwind.companions.handle_caches import HANDLES, HandleCaches
+from unwind.companions.handle_controller import HandleController
+from unwind.companions.handle_requests import HandleRequests
+from unwind.companions.helm_release_proxies import HelmReleaseProxies
+from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.policy_controller import PolicyController
+from unwind.companions.policy_reader import Policies, PolicyCaches
+from unwind.companions.step_source import CompanionSteps
 from unwind.components import PROTECTION_GATE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.drain.step_source import DrainSteps
 from unwind.external.controller import DeletionMetrics, ExternalController
 from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
@@ -67,6 +84,7 @@ from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
+from unwind.server.registration import RegistrationDeps
 from unwind.server.routes import CABundleTarget
 from unwind.server.webhook_controller import WebhookController
 from unwind.teardown.gate import GateSources
@@ -78,11 +96,14 @@ from unwind.teardown.teardown_metrics import TeardownMetrics
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
     from unwind.capi.cluster_admission import DeletionWarning
-    from unwind.components import ManagerContext
+    from unwind.companions.companion import Companion
+    from unwind.components import Component, ManagerContext
     from unwind.deleters.registry import Plugin
     from unwind.hooks import Rule
     from unwind.kube.client import Object
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_sources import FollowedSource
 
 log = logs.get(__name__)
@@ -96,6 +117,7 @@ class Shared:
         self._context = context
         self.caches = _caches(context)
         """Clusters, Teardowns and Secrets; with the feature `addons`, also profiles and ClusterSummaries."""
+        self.caches.observe(context.metrics)
         self.keys = RecordKeys(client, namespace=namespace)
         """The keys by which the manager recognizes its own Teardowns."""
         self.helm = Helm(Path(program), replica=context.shards.identity) if program else None
@@ -137,45 +159,94 @@ class Shared:
             if isinstance(self.caches, AddonCaches)
             else RecordedGateSource(self.inventories),
             *([MemberGateSource(client)] if Feature.KARMADA in context.features else []),
+            *([PolicyGateSource(self.policies)] if context.features & features.POLICIES else []),
         )
+
+    @cached_property
+    def companions(self) -> dict[SourceKind, Companion]:
+        """The deployers whose features are installed."""
+        context = self._context
+        found: dict[Feature, Companion] = {
+            Feature.CAAPH: HelmReleaseProxies(context.client, self.inventories, self.helm),
+            Feature.FLUX: FluxCompanion(context.client),
+            Feature.HELM: HelmCompanion(context.client, self.helm, named=self._names_exactly),
+        }
+        return {companion.source: companion for feature, companion in found.items() if feature in context.features}
+
+    @cached_property
+    def policies(self) -> Policies:
+        """The TeardownPolicies of clusters. Only some features have them."""
+        caches = self.caches
+        return Policies(
+            self._context.client,
+            self.policy_caches,
+            clusters=lambda: caches.clusters.resource,
+            running=self._sources(),
+            drains=Feature.DRAIN in self._context.features,
+        )
+
+    def _sources(self) -> frozenset[SourceKind]:
+        """Where steps come from: the deployers, profiles and Works whose features are installed."""
+        others = {Feature.ADDONS: SourceKind.PROFILE, Feature.KARMADA: SourceKind.WORK}
+        return frozenset(
+            {*self.companions, *(kind for feature, kind in others.items() if feature in self._context.features)}
+        )
+
+    async def _names_exactly(self, target: ClusterTarget, release: ObjectRef) -> bool:
+        return await self.policies.names_exactly(target, release)
+
+    @cached_property
+    def policy_caches(self) -> PolicyCaches:
+        """TeardownPolicies. Only some features have them."""
+        caches = PolicyCaches(self._context.client, informers=self._context.informers)
+        caches.observe(self._context.metrics)
+        return caches
 
     @cached_property
     def registration(self) -> ExtensionConfigController:
         """The registration with Cluster API, and whether the gate is armed. Only the feature `capi` has one."""
         context = self._context
         return ExtensionConfigController(
-            context.client,
+            _registration(context),
             self.caches,
-            namespace=context.namespace,
             hooks=hook_protocol.switched_on(context.feature_gates),
-            owner=context.shards,
-            metrics=context.metrics,
-            segments=context.segments,
-            answering=context.answering,
             informers=context.informers,
         )
+
+    @cached_property
+    def gates(self) -> PolicyGates | None:
+        """The gates that policies choose. Only some features have them."""
+        if not self._context.features & features.POLICIES:
+            return None
+        return PolicyGates(self.policies, self.policy_caches)
+
+    @cached_property
+    def machines(self) -> MachineCaches | None:
+        """The Machines of Clusters. Only the feature `gates` has them."""
+        context = self._context
+        return MachineCaches(context.client, informers=context.informers) if Feature.GATES in context.features else None
 
     @cached_property
     def karmada_caches(self) -> KarmadaCaches:
         """Karmada's Clusters and Works. Only the feature `karmada` has them."""
         context = self._context
-        return KarmadaCaches(context.client, informers=context.informers, metrics=context.metrics)
+        caches = KarmadaCaches(context.client, informers=context.informers)
+        caches.observe(context.metrics)
+        return caches
 
 
 def _caches(context: ManagerContext) -> ClusterCaches:
     """Watches what the features need, and nothing that they have no rights for."""
     client, informers, features = context.client, context.informers, context.features
     if Feature.ADDONS in features:
-        return AddonCaches(client, informers=informers, metrics=context.metrics)
+        return AddonCaches(client, informers=informers)
     # The ConfigMap of the registration, and the Secrets of the manager itself; credentials of members are anywhere.
     homes = {kind.kind: context.namespace for kind in (CONFIG_MAPS, SECRETS)}
     if Feature.KARMADA in features:
         del homes[SECRETS.kind]
-    caches = ClusterCaches(
+    return ClusterCaches(
         client, informers=informers, clusters=Feature.CAPI in features, sveltos_clusters=False, homes=homes
     )
-    caches.observe(context.metrics)
-    return caches
 
 
 def components(context: ManagerContext) -> list[Components]:
@@ -190,6 +261,7 @@ def components(context: ManagerContext) -> list[Components]:
     return [
         Components(shared=(shared.members, shared.external_ends)),
         *(wire(context, shared) for feature, wire in wired.items() if feature in context.features),
+        *([companions(context, shared)] if context.features & features.POLICIES else []),
         teardowns(context, shared),
         attribution(context, shared),
         protection(context),
@@ -221,7 +293,13 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
     return Components(
         controllers=(
             ProfileController(
-                client, caches, owner=owner, metrics=metrics, gate=shared.registration, recorder=context.recorder
+                client,
+                caches,
+                owner=owner,
+                metrics=metrics,
+                gate=shared.registration,
+                gates=shared.gates,
+                recorder=context.recorder,
             ),
             SummaryController(
                 client,
@@ -236,7 +314,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
             OwnerRecordController(client, caches, owner=owner, metrics=metrics),
         ),
-        routes=(admission.route(partial(admission.existing, client)),),
+        routes=(admission.route(partial(admission.existing_profiles, client)),),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )
 
@@ -244,6 +322,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
     """Requested deletions and the records of withdrawals."""
     client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
+    refusals = partial(removal_forecast.refusals, home=context.namespace)
     return Components(
         controllers=(
             caches,
@@ -252,7 +331,8 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 client,
                 caches,
                 shared.teardown,
-                refusals=partial(removal_forecast.refusals, home=context.namespace),
+                refusals=refusals,
+                others=HandleRequests(client, shared.teardown, features=context.features, refusals=refusals),
                 owner=owner,
                 metrics=metrics,
                 keep=context.keep_teardowns,
@@ -322,15 +402,23 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     client, caches, namespace = context.client, shared.caches, context.namespace
     owner, recorder, metrics = context.shards, context.recorder, context.metrics
     sources: list[FollowedSource] = []
+    policies = shared.policies if context.features & COMPANIONS else None
     rules: tuple[Rule, ...] = ()
     # A separate Helm queue: a hook cannot wait until all running deployments are finished.
     charts = ChartAvailability(Helm(shared.helm.program) if shared.helm else None)
     if isinstance(caches, AddonCaches):
         releases, moved = HelmReleases(shared.helm), MovedAddons(shared.teardown)
-        sources.append(SummarySteps(client, caches, releases=releases, moved=moved))
+        sources.append(SummarySteps(client, caches, releases=releases, moved=moved, policies=policies))
         rules = hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
     if Feature.KARMADA in context.features:
-        sources.append(MemberSteps(client, shared.karmada_caches, shared.inventories))
+        sources.append(MemberSteps(client, shared.karmada_caches, shared.inventories, policies=policies))
+    sources += [
+        CompanionSteps(companion, shared.policies, shared.members, shared.inventories)
+        for companion in shared.companions.values()
+    ]
+    if Feature.DRAIN in context.features:
+        # The last one: the Inventories of all other steps tell which of them clean up for the drain.
+        sources.append(DrainSteps(shared.policies, shared.members, shared.inventories, shared.teardown.clock))
     registry = HookRegistry(rules, plugins=hook_registry.installed())
     handlers = HookHandlers(
         client,
@@ -355,7 +443,8 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
                 keep=context.keep_teardowns,
                 keys=shared.keys,
                 recorder=recorder,
-                with_credentials=bool(context.features & {Feature.ADDONS, Feature.KARMADA}),
+                with_credentials=bool(context.features & {Feature.ADDONS, Feature.KARMADA, *COMPANIONS}),
+                may_release=ReleaseReview(client, recorder) if context.features & features.POLICIES else None,
             ),
             shared.registration,
             UnarmedClusterController(
@@ -367,11 +456,75 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
                 recorder=recorder,
                 metrics=metrics,
                 registry=context.registry,
+                machines=shared.machines,
+                gates=shared.gates,
             ),
             OkToDeleteController(client, caches, owner=owner, recorder=recorder, metrics=metrics),
+            *_machine_gates(context, shared, registry),
         ),
         serving=(registry, charts),
         routes=handlers.routes(),
+    )
+
+
+def _machine_gates(context: ManagerContext, shared: Shared, registry: HookRegistry) -> tuple[Component, ...]:
+    """The gate of Clusters without a ClusterClass: their Machines."""
+    if shared.machines is None or shared.gates is None:
+        return ()
+    controller = MachineGateController(
+        context.client,
+        shared.caches,
+        shared.machines,
+        shared.gates,
+        GateReader(context.client, shared.keys, shared.gate_source, registry),
+        keys=shared.keys,
+        hooks=shared.registration,
+        owner=context.shards,
+        metrics=context.metrics,
+    )
+    return registry, shared.machines, controller
+
+
+def companions(context: ManagerContext, shared: Shared) -> Components:
+    """TeardownPolicies, and the handles of the deployers that they name. Their steps are wired with `capi`."""
+    client, clock = context.client, ServerClock(context.client.time)
+    owner, metrics = context.shards, context.metrics
+    policy_caches = shared.policy_caches
+    handles = HandleCaches(client, (kind for kind in HANDLES if kind.source in shared.companions))
+    handles.observe(metrics)
+    return Components(
+        controllers=(
+            policy_caches,
+            handles,
+            PolicyController(
+                client,
+                policy_caches,
+                handles,
+                shared.caches,
+                shared.policies,
+                shared.registration,
+                machines=shared.machines,
+                owner=owner,
+                metrics=metrics,
+                clock=clock,
+            ),
+            *(
+                [
+                    HandleController(
+                        client,
+                        policy_caches,
+                        handles,
+                        shared.caches,
+                        shared.policies,
+                        owner=owner,
+                        metrics=metrics,
+                        clock=clock,
+                    )
+                ]
+                if context.features & COMPANIONS
+                else []
+            ),
+        ),
     )
 
 
@@ -382,7 +535,9 @@ def attribution(context: ManagerContext, shared: Shared) -> Components:
         return Components()
     warnings: dict[str, DeletionWarning] = {}
     if isinstance(caches, AddonCaches):
-        warnings[CLUSTERS.group] = partial(addon_warning.deletion_warning, caches, shared.registration)
+        warnings[CLUSTERS.group] = partial(
+            addon_warning.deletion_warning, caches, shared.registration, gates=shared.gates
+        )
     if Feature.KARMADA in features:
         warnings[MEMBER_CLUSTERS.group] = partial(unjoin_warning.unjoin_warning, shared.karmada_caches)
     return Components(
@@ -397,20 +552,16 @@ def protection(context: ManagerContext) -> Components:
     client, namespace = context.client, context.namespace
     on = Feature.PROTECTION in context.features and context.feature_gates.get(PROTECTION_GATE, False)
     controller = ProtectionController(
-        client,
-        namespace=namespace,
+        _registration(context),
         on=on,
         mode=context.protection.mode,
-        owner=context.shards,
-        metrics=context.metrics,
         policies=policies(Setting(namespace=namespace, features=context.features)),
         restored=RestoreReporter(registry=context.registry, recorder=context.recorder).report,
-        segments=context.segments,
-        answering=context.answering,
     )
     if not on:
         return Components(controllers=(controller,))
-    caches = ProtectionCaches(client, informers=context.informers, metrics=context.metrics)
+    caches = ProtectionCaches(client, informers=context.informers)
+    caches.observe(context.metrics)
     webhook = ProtectionWebhook(
         counts=caches.counts,
         guards=caches.guards,
@@ -431,16 +582,18 @@ def webhook_registrations(context: ManagerContext) -> Components:
     def wanted(url: str | None, key: bytes) -> list[Object]:
         return webhooks(Setting(namespace=context.namespace, features=context.features, url=url, path_key=key))
 
-    controller = WebhookController(
-        context.client,
-        wanted,
+    return Components(controllers=(WebhookController(_registration(context), wanted),))
+
+
+def _registration(context: ManagerContext) -> RegistrationDeps:
+    return RegistrationDeps(
+        client=context.client,
         namespace=context.namespace,
         owner=context.shards,
         metrics=context.metrics,
-        answering=context.answering,
         segments=context.segments,
+        answering=context.answering,
     )
-    return Components(controllers=(controller,))
 
 
 def _log_member_failed(error: Exception) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client
-    from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
 
 
@@ -202,9 +201,7 @@ class ClusterCaches(InformerSet):
     def ready(self) -> bool:
         """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
         clusters = not self._with_clusters or self.clusters.settled or CLUSTERS.plural in self._troubles
-        return clusters and all(
-            informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers()
-        )
+        return clusters and super().ready
 
     @property
     def clusters_settled(self) -> bool:
@@ -218,18 +215,12 @@ class ClusterCaches(InformerSet):
         """Whether all caches that decide about removal are synced."""
         return self.clusters_settled
 
-    def observe(self, metrics: Metrics) -> None:
-        """Report the informers in these metrics."""
-        for informer in self._informers():
-            metrics.informer(informer)
-
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._with_clusters:
                 tasks.create_task(self.clusters.run())
-            for informer in self._informers():
-                tasks.create_task(informer.run())
+            tasks.create_task(super().run())
 
     def target(self, key: ClusterKey) -> AddonTarget | None:
         where = Key(key.namespace, key.name)

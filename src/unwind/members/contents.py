@@ -39,7 +39,7 @@ async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> 
     return await _everything(client, discovery, namespace)
 
 
-async def in_cluster(client: Client, discovery: Discovery) -> list[Content]:
+async def cluster_contents(client: Client, discovery: Discovery) -> list[Content]:
     """Everything in the cluster. Expensive: a cluster-scoped object may own objects anywhere."""
     return await _everything(client, discovery, None)
 
@@ -142,7 +142,7 @@ def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -
     ]
 
 
-def named(found: Collection[Content], *, shown: int = _SHOWN) -> str:
+def first_names(found: Collection[Content], *, shown: int = _SHOWN) -> str:
     """The first few objects by name, for display."""
     more = f" and {len(found) - shown} more" if len(found) > shown else ""
     return ", ".join(sorted(str(content) for content in found)[:shown]) + more

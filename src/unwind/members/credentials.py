@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - a type
 
 
-async def secret(client: Client, target: ClusterTarget) -> Object:
+async def read_secret(client: Client, target: ClusterTarget) -> Object:
     """The current Secret. Raises UnreachableError if it does not exist."""
     if not target.secret:
         # Without a name, the request would list all Secrets.
@@ -134,12 +134,12 @@ def is_held(secret: Metadata | None) -> bool:
     return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
 
-async def hold(client: Client, target: ClusterTarget) -> None:
+async def hold_secret(client: Client, target: ClusterTarget) -> None:
     """Add Unwind's finalizer to the Secret, to keep it until `let_go`: deleting a namespace deletes the Secret beside
     the Cluster, and without it the member's objects cannot be removed. Raises UnreachableError if it is gone or being
     deleted."""
     while True:
-        found = await secret(client, target)
+        found = await read_secret(client, target)
         finalizers = _finalizers(found)
         if Finalizer.CREDENTIALS in finalizers:
             return

@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api import capi, karmada, sveltos
 from unwind.errors import UnwindError
-from unwind.kube.errors import NotFoundError
+from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import targets
 
 if TYPE_CHECKING:
@@ -74,6 +74,29 @@ async def find_cluster(client: Client, discovery: Discovery, text: str) -> Clust
         several = ", ".join(f"{target} ({target.ref.group})" for target in found)
         raise UnwindError(f"{text!r} is ambiguous: {several}", remedy="use NAMESPACE/NAME")
     return found[0]
+
+
+async def every_cluster(client: Client, discovery: Discovery) -> tuple[list[ClusterTarget], list[str]]:
+    """All clusters that objects here represent, and what could not be read: kinds that must not be listed, and objects
+    that cannot be decoded."""
+    found: list[ClusterTarget] = []
+    unread: list[str] = []
+    served = {(kind.resource.group, kind.resource.kind): kind.resource for kind in reversed(await discovery.kinds())}
+    for item in _KINDS:
+        resource = served.get((item.group, item.kind))
+        if resource is None:
+            continue
+        try:
+            objects = await client.list(resource)
+        except ApiError as error:
+            unread.append(f"cannot list {resource.plural}.{resource.group}: {error.status.message}")
+            continue
+        for it in objects:
+            try:
+                found.append(anchor(resource, it))
+            except msgspec.ValidationError as error:
+                unread.append(f"cannot read {resource.kind} {it['metadata']['name']}: {error}")
+    return sorted(found, key=str), unread
 
 
 def _read(obj: Object, type_: type[Any]) -> Any:

@@ -79,10 +79,14 @@ class Member:
         `within`: an answer of so many seconds ago is enough.
         """
         if self._clock.monotonic() - self._answered[0] >= within:
-            self._answered[0] = await self._answers.ask("", self._ask)
+            # A caller that needs a new answer does not join one that accepts an earlier one.
+            answered = await self._answers.ask(within, lambda: self._ask(within))
+            self._answered[0] = max(answered, self._answered[0])
 
-    async def _ask(self) -> float:
+    async def _ask(self, within: float) -> float:
         asked = self._clock.monotonic()
+        if asked - self._answered[0] < within:
+            return self._answered[0]  # an answer came while this call waited for its turn
         found = await self.client.cluster_uid()
         if found != self.system_uid:
             raise AnotherClusterError(f"the address of {self.ref}", found=found, expected=self.system_uid)

@@ -133,7 +133,9 @@ class Members:
         uid, now = target.ref.uid, self._clock.monotonic()
         if (last := self._read.get(uid)) and now - last[0] < RECENT and self._ways.get(uid) == last[2]:
             return last[1:]
-        found = await self._secrets.ask((target.home, target.secret), lambda: credentials.secret(self._client, target))
+        found = await self._secrets.ask(
+            (target.home, target.secret), lambda: credentials.read_secret(self._client, target)
+        )
         way = credentials.connection(target, found)
         key = _digest(way)
         self._outdate(uid, key)

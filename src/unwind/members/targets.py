@@ -1,15 +1,18 @@
-"""Anchors: the objects on the management cluster that represent members, of any kind (pure)."""
+"""Cluster targets: the objects on the management cluster that represent clusters, of any kind (pure)."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from unwind.api import capi, karmada, sveltos
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.sveltos import ClusterType
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
 
 # The key of the kubeconfig in Cluster API's Secrets.
 _CAPI_KEY = "value"
@@ -84,16 +87,11 @@ class AddonTarget(ClusterTarget, frozen=True, kw_only=True):
 
 def of_capi(cluster: capi.Cluster) -> AddonTarget:
     """The target of a Cluster API Cluster."""
-    meta = cluster.metadata
-    return AddonTarget(
+    return _of(
+        cluster,
+        capi.CLUSTERS,
         type=ClusterType.CAPI,
-        ref=ref_of(capi.CLUSTERS, meta),
-        labels=meta.labels,
-        annotations=meta.annotations,
-        secret=cluster.kubeconfig_secret,
         secret_key=_CAPI_KEY,
-        terminating=meta.terminating,
-        deleted_at=meta.deletion_timestamp,
         paused=cluster.paused,
         ready=cluster.reachable_once,
         has_class=bool(cluster.class_name),
@@ -102,21 +100,30 @@ def of_capi(cluster: capi.Cluster) -> AddonTarget:
 
 def of_sveltos(cluster: sveltos.SveltosCluster) -> AddonTarget:
     """The target of a SveltosCluster."""
-    meta = cluster.metadata
-    return AddonTarget(
+    return _of(
+        cluster,
+        sveltos.SVELTOS_CLUSTERS,
         type=ClusterType.SVELTOS,
-        ref=ref_of(sveltos.SVELTOS_CLUSTERS, meta),
-        labels=meta.labels,
-        annotations=meta.annotations,
-        secret=cluster.kubeconfig_secret,
         secret_key=cluster.spec.kubeconfig_key_name,
-        terminating=meta.terminating,
-        deleted_at=meta.deletion_timestamp,
         paused=cluster.spec.paused,
         # Only Sveltos' own manager would set status.ready, and it does not run beside Unwind. A registered cluster
         # counts as ready; if it does not answer, that is reported when it is used.
         ready=True,
         pull_mode=cluster.spec.pull_mode,
+    )
+
+
+def _of(cluster: capi.Cluster | sveltos.SveltosCluster, resource: Resource, **fields: Any) -> AddonTarget:
+    """What the targets of both kinds have in common, and the fields that they do not."""
+    meta = cluster.metadata
+    return AddonTarget(
+        ref=ref_of(resource, meta),
+        labels=meta.labels,
+        annotations=meta.annotations,
+        secret=cluster.kubeconfig_secret,
+        terminating=meta.terminating,
+        deleted_at=meta.deletion_timestamp,
+        **fields,
     )
 
 
@@ -156,6 +163,6 @@ def of_karmada(cluster: karmada.Cluster) -> ClusterTarget:
     )
 
 
-def key_of(target: AddonTarget) -> ClusterKey:
+def cluster_key(target: AddonTarget) -> ClusterKey:
     """The key of a cluster that add-ons are on."""
     return ClusterKey(target.type.value, target.ref.namespace, target.ref.name)

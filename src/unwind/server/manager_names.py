@@ -45,7 +45,7 @@ def webhook(setting: Setting, path: str) -> dict[str, Any]:
     return {"service": {"namespace": setting.namespace, "name": SERVICE, "path": path, "port": PORT}}
 
 
-def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
+def granted_role(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
     """A ClusterRole for the manager, with its binding."""
     return [
         {
@@ -64,7 +64,7 @@ def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
     ]
 
 
-def marked(manifest: dict[str, Any]) -> dict[str, Any]:
+def with_install_labels(manifest: dict[str, Any]) -> dict[str, Any]:
     metadata = manifest["metadata"]
     return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **MARK}}}
 
@@ -85,10 +85,12 @@ async def recorded_features(client: Client, namespace: str) -> Features | None:
     except NotFoundError:
         return None
     written = (found.get("data") or {}).get(FEATURES_KEY)
-    return features.ALL if written is None else features.parse(written, source=f"ConfigMap {namespace}/{REGISTRATION}")
+    if written is None:
+        return features.UNRECORDED
+    return features.parse(written, source=f"ConfigMap {namespace}/{REGISTRATION}")
 
 
-def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
+def recorded_extension(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
     """The ExtensionConfig recorded in our ConfigMap, in the given version; None if there is none."""
     try:
         document = msgspec.json.decode(config_map["data"][REGISTRATION_KEY])

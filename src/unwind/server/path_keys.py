@@ -58,7 +58,7 @@ class PathKeys(msgspec.Struct, frozen=True):
         return (self.current, self.previous) if self.overlap(now) else (self.current,)
 
 
-def read(secret: Object | None) -> PathKeys | None:
+def read_keys(secret: Object | None) -> PathKeys | None:
     """The keys in a Secret; None if there are none in it."""
     current = _field(secret, "key")
     if not current:
@@ -70,7 +70,7 @@ def read(secret: Object | None) -> PathKeys | None:
     return PathKeys(current, _field(secret, "previous"), rotated)
 
 
-def manifest(namespace: str, keys: PathKeys | None = None) -> Object:
+def keys_secret(namespace: str, keys: PathKeys | None = None) -> Object:
     """The Secret with these keys, or without data if only its name is needed."""
     labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
     metadata = {"name": NAME, "namespace": namespace, "labels": labels}
@@ -93,7 +93,7 @@ async def obtain(
                 f"cannot use Secret {namespace}/{NAME}: it was not created by Unwind",
                 remedy=f"delete it, or label it {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}",
             )
-        keys = read(found)
+        keys = read_keys(found)
         if keys and not rotate:
             return keys
         keys = keys or known
@@ -121,7 +121,7 @@ async def _write(client: Client, namespace: str, found: Object | None, keys: Pat
         await client.revise(SECRETS, found, {"data": _data(keys)})
         return
     try:
-        await client.create(SECRETS, manifest(namespace, keys))
+        await client.create(SECRETS, keys_secret(namespace, keys))
     except AlreadyExistsError:
         raise
     except ApiError as error:
@@ -187,7 +187,7 @@ class SharedPathKeys:
                     async with aclosing(secrets):
                         async for found in secrets:
                             failures = 0
-                            if read(found) != self._known:
+                            if read_keys(found) != self._known:
                                 break
             except TimeoutError:
                 pass  # the previous key has expired

@@ -88,7 +88,7 @@ Handler = Callable[[bytes, Request], Response | Coroutine[Any, Any, Response]]
 that has to wait after all returns a coroutine."""
 
 
-def always() -> bool:
+def always_ready() -> bool:
     return True
 
 
@@ -100,7 +100,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The name in metrics."""
     methods: tuple[str, ...] = ("POST",)
-    ready: Callable[[], bool] = always
+    ready: Callable[[], bool] = always_ready
     """While this returns False, the response is 503, and the caller's failurePolicy applies."""
     timeout: float = 10.0
     """Seconds for a response if the caller sends no timeout (`?timeout=10s`)."""

@@ -10,28 +10,20 @@ from typing import TYPE_CHECKING, Any
 from unwind import logs
 from unwind.api import names
 from unwind.api.resources import CONFIG_MAPS, MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
-from unwind.clock import SYSTEM
-from unwind.kube.controller import fenced_queue
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.object_watch import follow
-from unwind.kube.workqueue import Backoff, Queue
-from unwind.server.manager_names import REGISTRATION, is_ours, remembered
-from unwind.server.path_segments import redacted
+from unwind.server.manager_names import REGISTRATION, is_ours, recorded_extension
+from unwind.server.registration import RegistrationController
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.resources import Resource
-    from unwind.clock import Clock
-    from unwind.kube.client import Client, Object
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
-    from unwind.server.answering import Answering
-    from unwind.server.path_segments import Segments
+    from unwind.kube.client import Object
+    from unwind.server.registration import RegistrationDeps
 
 log = logs.get(__name__)
 
-_RETRY = Backoff(first=0.5, limit=30.0)
 _KINDS = {kind.kind: kind for kind in (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)}
 _UNKNOWN: Object = {}
 """In place of an object that was not read yet."""
@@ -77,49 +69,20 @@ def _mended(found: Any, wanted: Any) -> Any:
     return changed | {key: None for key in found if key not in wanted}
 
 
-class WebhookController:
+class WebhookController(RegistrationController):
     """Creates the webhook configurations when the manager answers, and restores deleted ones while it is installed. In
     the cluster, it also reverts changes."""
 
     name = "webhooks"
-    ready = True
 
-    def __init__(
-        self,
-        client: Client,
-        wanted: Callable[[str | None, bytes], list[Object]],
-        *,
-        namespace: str,
-        owner: ShardOwner,
-        metrics: Metrics,
-        answering: Answering,
-        segments: Segments,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        """`wanted`: the configurations for the URL of the manager (None: its Service) and the key of the path segments.
-        `namespace`: Unwind's own."""
-        self._client = client
+    def __init__(self, deps: RegistrationDeps, wanted: Callable[[str | None, bytes], list[Object]]) -> None:
+        """`wanted`: the configurations for the URL of the manager (None: its Service) and the key of the path
+        segments."""
+        super().__init__(deps)
         self._wanted = wanted
-        self._home = namespace
-        self._owner = owner
-        self._answering = answering
-        self._segments = segments
         self._installed: Object | None = _UNKNOWN
         self._names = {obj["metadata"]["name"]: _KINDS[obj["kind"]] for obj in wanted(None, b"")}
         self._found: dict[str, Object | None] = dict.fromkeys(self._names, _UNKNOWN)
-        self._queue: Queue[str] = fenced_queue(
-            self.name,
-            self._reconcile,
-            lambda name: name,
-            owner=owner,
-            metrics=metrics,
-            failed=_log_failed,
-            backoff=_RETRY,
-            clock=clock,
-        )
-        owner.subscribe(self._look)
-        answering.subscribe(self._look)
-        segments.subscribe(self._look)
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -139,22 +102,22 @@ class WebhookController:
 
     def _read_installed(self, found: Object | None) -> None:
         self._installed = found
-        self._look()
+        self._enqueue_all()
 
     def _read(self, name: str, found: Object | None) -> None:
         self._found[name] = found
         self._queue.add(name)
 
-    def _look(self) -> None:
+    def _enqueue_all(self) -> None:
         for name in self._names:
             self._queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:
         found, resource = self._found[name], self._names[name]
-        if not self._owner.owns(name) or not self._answering.answered or found is _UNKNOWN:
+        if not self._owner.owns(name) or not self._answered or found is _UNKNOWN:
             return None
         # Without the registration, Unwind is not installed, or is being uninstalled.
-        extension = remembered(self._installed, "") if self._installed else None
+        extension = recorded_extension(self._installed, "") if self._installed else None
         if extension is None or not self._segments.key:
             return None
         url = extension["spec"]["clientConfig"].get("url")
@@ -163,7 +126,7 @@ class WebhookController:
             made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
             log.info("made", object=f"{resource.kind}/{name}", uid=made["metadata"]["uid"])
             return None
-        if not self._answering.through_service:
+        if not self._through_service:
             return None  # `unwind install` changes it
         patch = mended(found, with_authorities(wanted, found))
         if not patch or not is_ours(found) or found["metadata"].get("deletionTimestamp"):
@@ -174,7 +137,3 @@ class WebhookController:
             return None  # changed concurrently; the change comes as an event
         log.warning("drift corrected", object=f"{resource.kind}/{name}", uid=found["metadata"]["uid"])
         return None
-
-
-def _log_failed(name: str, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", object=name, why=redacted(str(error)))

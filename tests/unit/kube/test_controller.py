@@ -50,7 +50,7 @@ class Fruits(Controller[str]):
     async def _reconcile(self, key: str) -> float | None:
         if self.errors:
             raise self.errors.pop(0)
-        fencing.check()
+        fencing.check_fence()
         self.done.append(key)
         return None
 

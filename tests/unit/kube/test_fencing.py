@@ -70,14 +70,14 @@ async def test_a_fence_that_was_lost_stays_lost_and_another_is_made_for_what_com
     async def late() -> None:
         await go.wait()
         try:
-            fencing.check()
+            fencing.check_fence()
         except FencedError:
             results.append("refused")
 
     tasks: list[asyncio.Task[None]] = []
 
     async def reconcile(key: str) -> float | None:
-        fencing.check()
+        fencing.check_fence()
         if key == "first":
             tasks.append(asyncio.create_task(late()))
         results.append(key)
@@ -101,7 +101,7 @@ async def test_what_is_not_ours_is_called_and_cannot_write() -> None:
     async def reconcile(key: str) -> float | None:
         called.append(key)
         with pytest.raises(FencedError):
-            fencing.check()
+            fencing.check_fence()
         return None
 
     await Fences(owner).around(reconcile, str)("key")
@@ -124,7 +124,7 @@ async def test_a_shared_task_does_not_carry_the_fence_of_the_task_that_started_i
     async def write(name: str) -> None:
         await go.wait()
         try:
-            fencing.check()
+            fencing.check_fence()
             results.append(f"{name} writes")
         except FencedError:
             results.append(f"{name} is refused")
@@ -132,7 +132,7 @@ async def test_a_shared_task_does_not_carry_the_fence_of_the_task_that_started_i
     async def reconcile(_: str) -> float | None:
         tasks.create_task(write("own"))
         fencing.unfenced().run(tasks.create_task, write("shared"))
-        fencing.check()  # the caller keeps its fence
+        fencing.check_fence()  # the caller keeps its fence
         assert fencing.unsettled() == 3.0
         return None
 
@@ -159,7 +159,7 @@ async def test_fences_are_not_checked_any_more_when_no_work_is_left(monkeypatch:
 
 
 async def test_nothing_is_fenced_outside() -> None:
-    fencing.check()
+    fencing.check_fence()
     assert fencing.unsettled() == 0
     async with fencing.scope():
         pass
@@ -182,7 +182,7 @@ async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
 
     async def write(key: str) -> float | None:
         try:
-            fencing.check()
+            fencing.check_fence()
         except FencedError:
             told.append(f"{key} refused")
             raise
@@ -212,7 +212,7 @@ async def test_a_drain_waits_for_the_writes_that_have_started_and_refuses_others
 
     async def write(name: str) -> None:
         try:
-            with fencing.write():
+            with fencing.fenced_write():
                 await answered.wait()
             order.append(f"{name} answered")
         except FencedError:
@@ -234,7 +234,7 @@ async def test_a_drain_waits_for_the_writes_that_have_started_and_refuses_others
     refused: list[bool] = []
 
     async def reconcile(_: str) -> float | None:
-        with fencing.write():
+        with fencing.fenced_write():
             refused.append(False)
         return None
 

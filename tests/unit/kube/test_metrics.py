@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from unwind.api.resources import DEPLOYMENTS
 from unwind.kube import decoding
 from unwind.kube.client import Client
+from unwind.kube.fencing import FencedError
 from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
@@ -40,13 +41,17 @@ async def test_a_reconciler_is_timed_and_its_failures_are_counted_and_raised(reg
     async def reconcile(key: str) -> float | None:
         if key == "bad":
             raise RuntimeError(key)
+        if key == "of another replica":
+            raise FencedError(key)
         return 5.0
 
     timed = metrics.timed("cluster", reconcile)
     assert await timed("good") == 5.0
     with pytest.raises(RuntimeError):
         await timed("bad")
-    assert registry.get_sample_value("unwind_reconcile_seconds_count", {"controller": "cluster"}) == 2
+    with pytest.raises(FencedError):
+        await timed("of another replica")
+    assert registry.get_sample_value("unwind_reconcile_seconds_count", {"controller": "cluster"}) == 3
     assert registry.get_sample_value("unwind_reconcile_errors_total", {"controller": "cluster"}) == 1
 
 

@@ -113,6 +113,27 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
         assert 2 <= it.connections <= 10
 
 
+async def test_a_server_whose_data_was_restored_from_a_backup_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.kube.informers._RETRY", Backoff(first=0.01, limit=0.1))
+    async with member() as (it, client):
+        it.objects = [config_map("a")]
+
+        def restored(writer: asyncio.StreamWriter) -> None:
+            # Afterwards, it does not answer a watch from the version that we have.
+            it.objects, it.version = [config_map("b", version="3")], "4"
+            writer.close()
+
+        it.watched = [restored]
+        informer = Informer(client, decoding.metadata(CONFIG_MAPS))
+        running = asyncio.create_task(informer.run())
+        await informer.until_synced()
+        await eventually(
+            lambda: [key.name for key in list(informer.store.keys())] == ["b"], "the restored state", within=20
+        )
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 @pytest.mark.parametrize("status", [400, 422, 500, 503])
 async def test_a_resource_version_that_the_server_rejects_is_dropped(
     status: int, monkeypatch: pytest.MonkeyPatch

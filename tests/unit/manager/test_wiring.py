@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from unwind.api.annotation_values import DeletePolicy
-from unwind.api.features import ALL, DEFAULT, Feature, written
+from unwind.api.features import ALL, DEFAULT, GATED, Feature, written
 from unwind.api.rights import Setting
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import ServerClock
@@ -98,8 +98,7 @@ def test_no_resource_of_the_management_cluster_is_watched_twice() -> None:
     "features",
     [
         frozenset(),
-        *(frozenset({feature}) for feature in Feature if feature is not Feature.ADDONS),
-        frozenset({Feature.ADDONS, Feature.CAPI}),
+        *(frozenset({feature, Feature.CAPI} if feature in GATED else {feature}) for feature in Feature),
         frozenset({Feature.CAPI, Feature.KARMADA}),
         DEFAULT,
         ALL,

@@ -40,18 +40,18 @@ async def test_a_rotated_key_and_that_of_a_deleted_secret_are_accepted_for_a_whi
 
 async def test_a_secret_of_somebody_else_is_neither_used_nor_written() -> None:
     objects = Objects(resources=(NAMESPACES, SECRETS))
-    foreign = path_keys.manifest(HOME, PathKeys(b"theirs"))
+    foreign = path_keys.keys_secret(HOME, PathKeys(b"theirs"))
     del foreign["metadata"]["labels"]
     await objects.client.create(SECRETS, foreign)
     with pytest.raises(UnwindError, match="was not created by Unwind"):
         await path_keys.obtain(objects.client, HOME, now=NOW, rotate=True)
     found = await objects.client.get(SECRETS, NAME, namespace=HOME)
-    assert path_keys.read(found) == PathKeys(b"theirs")
+    assert path_keys.read_keys(found) == PathKeys(b"theirs")
 
 
 def test_what_is_not_a_key_is_none() -> None:
     for data in ({}, {"key": ""}, {"key": "%"}):
-        assert path_keys.read({"data": data}) is None
-    assert path_keys.read(path_keys.manifest(HOME)) is None
+        assert path_keys.read_keys({"data": data}) is None
+    assert path_keys.read_keys(path_keys.keys_secret(HOME)) is None
     keys = PathKeys(b"a", b"b", NOW)
-    assert path_keys.read(path_keys.manifest(HOME, keys)) == keys
+    assert path_keys.read_keys(path_keys.keys_secret(HOME, keys)) == keys
