@@ -21,7 +21,7 @@ from tests.plane.support.helm_steps import (
 from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
 from unwind.deploy.helm_install import HelmConflictError
-from unwind.deploy.helm_uninstall import HelmReleases, leave
+from unwind.deploy.helm_uninstall import HelmReleases, unmark_release
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until, until_absent
 
@@ -268,7 +268,7 @@ async def test_a_release_goes_although_the_crd_of_its_resources_is_gone(step: St
 
 async def test_a_release_that_is_left_carries_no_mark_of_ours(step: Step) -> None:
     await step.deploy(step.chart("settings"))
-    await leave(step.member, namespace=step.namespace, release="settings", owner=step.owner)
+    await unmark_release(step.member, namespace=step.namespace, release="settings", owner=step.owner)
     [revision] = await step.releases("settings")
     assert not [name for name in revision.secret["metadata"]["labels"] if name.startswith("unwind.dev/ow")]
     assert revision.release.status is HelmStatus.DEPLOYED

@@ -105,7 +105,7 @@ _DECODER = msgspec.json.Decoder(_Review)
 _ENCODER = msgspec.json.Encoder()
 
 
-def asked(body: bytes) -> Asked:
+def admission_request(body: bytes) -> Asked:
     """The admission request. Raises ValueError if the body is not a supported AdmissionReview."""
     try:
         review = _DECODER.decode(body)

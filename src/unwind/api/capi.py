@@ -23,6 +23,21 @@ EXTENSION_CONFIGS = Resource(
 EXTENSION_CONFIGS_V1ALPHA1 = Resource(
     "runtime.cluster.x-k8s.io", "v1alpha1", "extensionconfigs", "ExtensionConfig", namespaced=False
 )
+MACHINES = Resource("cluster.x-k8s.io", "v1beta2", "machines", "Machine")
+MACHINES_V1BETA1 = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine")
+MACHINE_POOLS = Resource("cluster.x-k8s.io", "v1beta2", "machinepools", "MachinePool")
+MACHINE_POOLS_V1BETA1 = Resource("cluster.x-k8s.io", "v1beta1", "machinepools", "MachinePool")
+MACHINE_SETS = Resource("cluster.x-k8s.io", "v1beta2", "machinesets", "MachineSet")
+CONTROL_PLANE_GROUP = "controlplane.cluster.x-k8s.io"
+CONTROL_PLANES = (
+    "k0scontrolplanes",
+    "kthreescontrolplanes",
+    "kubeadmcontrolplanes",
+    "microk8scontrolplanes",
+    "rke2controlplanes",
+    "taloscontrolplanes",
+)
+"""Control planes with Machines, of known providers."""
 KUBECONFIG_SECRET_TYPE = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a Secret
 KUBECONFIG_SECRET_KEY = "value"  # noqa: S105 - the key in a Secret
 
@@ -46,7 +61,7 @@ class Topology(Model, frozen=True, kw_only=True):
     version: str = ""
 
 
-class Component(Model, frozen=True, kw_only=True):
+class ComponentRef(Model, frozen=True, kw_only=True):
     """Reference to the infrastructure or the control plane of a cluster."""
 
     api_version: str = ""
@@ -73,8 +88,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     paused: bool = False
     topology: Topology | None = None
     control_plane_endpoint: Endpoint = Endpoint()
-    control_plane_ref: Component | None = None
-    infrastructure_ref: Component | None = None
+    control_plane_ref: ComponentRef | None = None
+    infrastructure_ref: ComponentRef | None = None
 
 
 class Initialization(Model, frozen=True, kw_only=True):
@@ -112,7 +127,13 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> bool:
-        return self.spec.paused or names.PAUSED_ANNOTATION in self.metadata.annotations or self.moved
+        paused = self.metadata.annotations.get(names.PAUSED_ANNOTATION, names.PAUSED_BY_GATE)
+        return self.spec.paused or paused != names.PAUSED_BY_GATE or self.moved
+
+    @property
+    def held(self) -> bool:
+        """Whether Cluster API does not delete it until its gate opens (`gate: Admission`)."""
+        return self.metadata.annotations.get(names.PAUSED_ANNOTATION) == names.PAUSED_BY_GATE
 
     @property
     def moved(self) -> bool:

@@ -18,8 +18,13 @@ class Feature(StrEnum):
     """A feature, named like its package."""
 
     ADDONS = "addons"
+    CAAPH = "caaph"
     CAPI = "capi"
+    DRAIN = "drain"
     EXTERNAL = "external"
+    FLUX = "flux"
+    GATES = "gates"
+    HELM = "helm"
     KARMADA = "karmada"
     PROTECTION = "protection"
 
@@ -28,15 +33,31 @@ Features = frozenset[Feature]
 
 DESCRIPTIONS = {
     Feature.ADDONS: "deploy the add-ons of Sveltos profiles, and remove them in order; requires `capi`",
+    Feature.CAAPH: "remove the HelmReleaseProxies of Cluster API's Helm add-on provider that a TeardownPolicy selects;"
+    " requires `capi`",
     Feature.CAPI: "hold the deletion of Cluster API Clusters by lifecycle hooks until their teardown is finished",
+    Feature.DRAIN: "delete the load balancers, volumes and further objects on clusters that a TeardownPolicy drains;"
+    " requires `capi`",
     Feature.EXTERNAL: "delete resources outside the cluster with the objects that represent them",
+    Feature.FLUX: "remove the Kustomizations and HelmReleases of Flux that a TeardownPolicy selects; requires `capi`",
+    Feature.GATES: "hold the deletion of Clusters without a ClusterClass that a TeardownPolicy selects;"
+    " requires `capi`",
+    Feature.HELM: "uninstall the Helm releases on clusters that a TeardownPolicy selects; requires `capi`",
     Feature.KARMADA: "member Clusters and Works of Karmada: deploy, unjoin",
     Feature.PROTECTION: "refuse the deletion of objects with the label policy.kruise.io/delete-protection",
 }
 ALL: Features = frozenset(Feature)
-"""Also the features of an installation that recorded none: version 0.1.0 had no others."""
+COMPANIONS: Features = frozenset({Feature.CAAPH, Feature.DRAIN, Feature.FLUX, Feature.HELM})
+"""Deployers that Unwind works beside, and the drain. TeardownPolicies say what is removed from a cluster."""
+POLICIES: Features = COMPANIONS | {Feature.GATES}
+"""The features that bring TeardownPolicies."""
+UNRECORDED: Features = ALL - POLICIES
+"""The features of an installation that recorded none: version 0.1.0 had no others."""
 DEFAULT: Features = frozenset({Feature.CAPI, Feature.PROTECTION})
 """The features of a new installation."""
+GATED: Features = POLICIES | {Feature.ADDONS}
+"""The features that require `capi`. Without the gate, Cluster API would delete a cluster from which something must be
+removed first."""
 
 
 def parse(text: str, *, source: str = "--features") -> Features:
@@ -46,10 +67,9 @@ def parse(text: str, *, source: str = "--features") -> Features:
     if unknown:
         raise UsageError(f"unknown feature {', '.join(map(repr, unknown))} in {source} (valid: {', '.join(Feature)})")
     found = frozenset(map(Feature, words))
-    if Feature.ADDONS in found and Feature.CAPI not in found:
-        # Without the gate, Cluster API would delete a cluster whose add-ons must be removed first.
+    if (gated := found & GATED) and Feature.CAPI not in found:
         raise UsageError(
-            f"feature {Feature.ADDONS} in {source} requires {Feature.CAPI}",
+            f"feature {', '.join(sorted(gated))} in {source} requires {Feature.CAPI}",
             remedy=f"use {written({*found, Feature.CAPI})}",
         )
     return found

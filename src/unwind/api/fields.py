@@ -40,17 +40,20 @@ class Word(StrEnum):
             return Unknown(text)
 
 
-def doc(text: str, *, choice: type[Word] | None = None, required: bool = False, **schema: Any) -> msgspec.Meta:
+def doc(
+    text: str, *, choice: type[Word] | None = None, required: bool = False, brief: bool = False, **schema: Any
+) -> msgspec.Meta:
     """Metadata of a field: its description and what the CRD schema says beyond its type.
 
     The API server enforces it. Decoding does not: existing objects must be readable, however invalid they are.
+    `brief`: the CRD has only the required fields of the objects in this field.
     """
     if choice:
         schema["enum"] = [word.value for word in choice]
-    return msgspec.Meta(description=text, extra_json_schema=schema, extra={"required": required})
+    return msgspec.Meta(description=text, extra_json_schema=schema, extra={"required": required, "brief": brief})
 
 
-def listed(by: str) -> dict[str, Any]:
+def list_map(by: str) -> dict[str, Any]:
     """Schema of a list with this key field, so that several field managers can own items of it."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [by]}
 

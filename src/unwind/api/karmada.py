@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed
+from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, list_map
 from unwind.api.meta import Condition, ObjectMeta, SecretReference
 from unwind.api.resources import Resource
 
@@ -84,7 +84,7 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
     """The observed state of a member."""
 
     kubernetes_version: Annotated[str, doc("Kubernetes version of the member.")] = ""
-    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the member.", **listed("type"))] = ()
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the member.", **list_map("type"))] = ()
 
 
 class Cluster(Model, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class ManifestStatus(Model, frozen=True, kw_only=True):
 class WorkStatus(Model, frozen=True, kw_only=True):
     """The observed state of a Work."""
 
-    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the Work.", **listed("type"))] = ()
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the Work.", **list_map("type"))] = ()
     manifest_statuses: Annotated[tuple[ManifestStatus, ...], doc("Status of each object.", **ATOMIC)] = ()
 
 

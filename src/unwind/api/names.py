@@ -22,6 +22,15 @@ PROTECT_FIELD_MANAGER = "unwind-protect"
 GATE_FIELD_MANAGER = "unwind-gate"
 """Field manager of one condition of a Teardown. Another field manager owns the rest of the status, so neither removes
 the other's conditions."""
+RELEASE_REVIEW_FIELD_MANAGER = "unwind-release-review"
+"""Field manager of the condition ReleaseIgnored of a Teardown."""
+MACHINES_FIELD_MANAGER = "unwind-machines"
+"""Field manager of the annotation that holds a Machine. While a Teardown holds a Cluster, an admission policy lets no
+other field manager remove it."""
+DELETE_FIELD_MANAGER = "unwind-delete"
+"""Field manager of `unwind delete`, which pauses Cluster API for a Cluster with the gate Admission."""
+DISARM_FIELD_MANAGER = "unwind-disarm"
+"""Field manager of `unwind hooks disarm`."""
 HOOKS_FIELD_MANAGER = "unwind-hooks"
 """Field manager of the condition NotVerified of a Teardown, which the deletion gate writes."""
 
@@ -37,6 +46,9 @@ NAME_LABEL = "app.kubernetes.io/name"
 """The application that an object belongs to (a label that Kubernetes recommends)."""
 ADOPTED_FIELDS_ANNOTATION = "unwind.dev/adopted-fields"
 """On a CRD that Unwind did not install: the fields that `unwind install --adopt-crds` added."""
+
+DEMO_LABEL = "unwind.dev/demo"
+"""On objects that `unwind demo --kubeconfig` created, and deletes at its end: the name of that run."""
 
 # Labels of deployed objects. They hold the owner's uid because a name can be reused.
 OWNER_LABEL = "unwind.dev/owner"
@@ -62,6 +74,9 @@ FORCE_RELEASE_ANNOTATION = "unwind.dev/force-release"
 ledger records it with the user who set it."""
 FORCE_RELEASE_BY_ANNOTATION = "unwind.dev/force-release-by"
 """On a cluster: the user who set `unwind.dev/force-release`. Set at admission; no other value is accepted."""
+FORCE_RELEASE_GROUPS_ANNOTATION = "unwind.dev/force-release-groups"
+"""On a cluster: the groups of the user who set `unwind.dev/force-release`, one in each line. Set at admission; no other
+value is accepted."""
 TAKE_ALONG_ANNOTATION = "unwind.dev/take-along"
 """On a profile, "true": delete its Namespaces and CRDs even if they contain objects that Unwind did not create. The
 plan lists those objects."""
@@ -92,7 +107,15 @@ object."""
 DELETE_MODE_ANNOTATION = "unwind.dev/delete-mode"
 """On an object with soft delete, such as a Key Vault: SoftDelete (default) or Purge."""
 DEPENDS_ON_ANNOTATION = "unwind.dev/depends-on"
-"""On a Work: the names of the Works that it depends on, separated by commas."""
+"""On a Work: the names of the Works that it depends on, separated by commas. On a HelmChartProxy or in the annotations
+of a Helm chart: the names of the releases that it depends on."""
+RESELECT_ANNOTATION = "unwind.dev/reselect"
+"""On a TeardownPolicy: select clusters again. Clusters that no longer match are selected until this value or the spec
+changes."""
+
+MACHINE_GATE_ANNOTATION = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/unwind"
+"""On a Machine: Cluster API does not delete its infrastructure while it has this annotation. Written and removed by the
+manager, for Clusters whose TeardownPolicy says `gate: Machines`."""
 
 MAX_OBJECTS_ANNOTATION = "unwind.dev/max-objects"
 """On a requested Teardown: refuse it if it would delete more objects than this."""
@@ -132,6 +155,9 @@ VERSION_ANNOTATION = "unwind.dev/version"
 """On the Lease of a manager replica: its version."""
 POD_UID_ANNOTATION = "unwind.dev/pod-uid"
 """On the Lease of a manager replica: the uid of the Pod that it runs in. Missing outside of a Pod."""
+SPREAD_ANNOTATION = "unwind.dev/spread"
+"""On the Lease of a manager replica, "keep": it leaves shards where they are, as far as replicas have as many each.
+Missing in version 0.1.0: while a replica without it runs, all replicas use the rule of that version."""
 HANDLERS_ANNOTATION = "unwind.dev/handlers"
 """On Unwind's ExtensionConfig: a hash of its handlers. Changing it makes Cluster API run discovery again."""
 MEMO_ANNOTATION = "unwind.dev/memo."
@@ -158,6 +184,9 @@ class Finalizer(StrEnum):
     """A resource with an external resource behind it: the external resource is deleted."""
     TEARDOWN = "unwind.dev/teardown"
     """Requested Teardown: the deletion is stopped, and what was stopped for it is restored."""
+    HANDLE = "unwind.dev/handle"
+    """An object of a deployer (a handle), or the Secret with the kubeconfig of its cluster: what the handle deployed is
+    verified absent."""
 
 
 # Cluster API.
@@ -165,6 +194,9 @@ CLUSTER_NAME_LABEL = "cluster.x-k8s.io/cluster-name"
 """On an object that belongs to a Cluster API Cluster: the Cluster's name."""
 PAUSED_ANNOTATION = "cluster.x-k8s.io/paused"
 """On a Cluster: it is paused. Cluster API ignores paused Clusters, and so does Unwind."""
+PAUSED_BY_GATE = "unwind.dev"
+"""Value of `cluster.x-k8s.io/paused`: Cluster API does not delete the Cluster until its gate opens. For Unwind, such a
+Cluster is not paused."""
 DELETE_FOR_MOVE_ANNOTATION = "clusterctl.cluster.x-k8s.io/delete-for-move"
 """On a Cluster: `clusterctl move` has created it in another management cluster, and deletes it here. Nothing is removed
 from it."""
@@ -357,6 +389,16 @@ class ConditionType(StrEnum):
     GIVEN_UP = "GivenUp"
     """ClusterSummary: the removal ended before everything was removed; the reason says why. The ledger names what is
     left."""
+    CONFLICT = "Conflict"
+    """TeardownPolicy: policies want the same step both enforced and left. Nothing of it is deleted, and its cluster
+    waits."""
+    STILL_SELECTED = "StillSelected"
+    """TeardownPolicy: clusters no longer match its selectors, and stay selected; the message names them."""
+    ORDER_LOST = "OrderLost"
+    """Teardown: handles were already being deleted when the deletion of the cluster was seen. Their order cannot be
+    kept; absence is verified all the same."""
+    RELEASE_IGNORED = "ReleaseIgnored"
+    """Teardown: the release is ignored, because its user may not update the policies that hold the cluster."""
     DRY_RUN = "DryRun"
     """ClusterSummary: the changes that a deployment would make. Nothing was changed."""
 
@@ -390,6 +432,16 @@ class Reason(StrEnum):
     answer."""
     NAMESPACE_NOT_SELECTED = "NamespaceNotSelected"
     """GateNotArmed: the namespaceSelector of Unwind's extension does not select the cluster's namespace."""
+    NO_MACHINES = "NoMachines"
+    """GateNotArmed: the gate is Machines, and the Cluster has none."""
+    MACHINE_POOLS = "MachinePools"
+    """GateNotArmed: the gate is Machines, and the Cluster has MachinePools, which nothing holds."""
+    MACHINES_NOT_ARMED = "MachinesNotArmed"
+    """GateNotArmed: the gate is Machines, and some Machines do not have the annotation yet."""
+    NOT_PAUSED = "NotPaused"
+    """GateNotArmed: the gate is Admission, and the Cluster was deleted without pausing Cluster API for it."""
+    NOT_INSTALLED = "NotInstalled"
+    """GateNotArmed: the gate needs a feature that is not installed."""
     MARKED_OK_TO_DELETE = "MarkedOkToDelete"
     """GateNotArmed: the Cluster has Cluster API's ok-to-delete annotation, so no hooks are called."""
     FIELD_NOT_SERVED = "FieldNotServed"
@@ -503,6 +555,28 @@ class Reason(StrEnum):
     """Another extension of Cluster API blocks deletion of the cluster."""
     MANAGER_NOT_RUNNING = "ManagerNotRunning"
     """Unwind must act, but its manager is not running."""
+    POLICY_CONFLICT = "PolicyConflict"
+    """TeardownPolicies want the step both enforced and left; the message names them."""
+    ORDER_LOST = "OrderLost"
+    """The handle was already being deleted when the deletion of the cluster was seen."""
+    ORDER_CONFLICT = "OrderConflict"
+    """A step that cleans up for a drain depends on a step with objects that need it; the message names them."""
+    CREATED_AGAIN = "CreatedAgain"
+    """Something keeps creating an object that the drain has deleted; the message names it."""
+    APPEARED_LATE = "AppearedLate"
+    """The object was created after the drain began, and is not deleted."""
+    NOT_VERIFIED = "NotVerified"
+    """The object is gone, but nothing shows whether what it stands for outside the cluster is."""
+    SETTLING = "Settling"
+    """Everything is gone; the time that the policy sets for controllers to finish is not over."""
+    SUSPENDED = "Suspended"
+    """The handle is suspended, so its deployer would leave its objects; a user must decide."""
+    NO_LONGER_MATCHES = "NoLongerMatches"
+    """The selectors of the policy no longer match clusters that it selected."""
+    SELECTED = "Selected"
+    """The policy selects clusters; the message says how many."""
+    NOTHING_SELECTED = "NothingSelected"
+    """The policy selects no cluster."""
     GAVE_UP = "GaveUp"
     """The best-effort time limit has passed."""
 

@@ -11,7 +11,7 @@ from unwind.api import features
 from unwind.api.features import Features
 from unwind.api.meta import LabelSelector
 from unwind.api.resources import Resource
-from unwind.api.workload import Workload
+from unwind.api.workload import ManagerWorkload
 
 READ = ("get", "list", "watch")
 HOME = "unwind-system"
@@ -56,7 +56,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Key of the secret path segments; None renders a placeholder."""
     authorized_groups: tuple[str, ...] | None = None
     """API groups whose objects the manager may read to count the instances of a CRD; None allows all."""
-    workload: Workload | None = None
+    workload: ManagerWorkload | None = None
     """The manager's Deployment. With it, the manager registers its webhooks and hooks itself when it is ready."""
 
 

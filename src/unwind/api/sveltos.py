@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed
+from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, list_map
 from unwind.api.meta import Condition, LabelSelector, ObjectMeta, Reference
 from unwind.api.resources import Resource
 
 # API types of Sveltos: status of profiles and ClusterSummaries, and ClusterConfiguration.
 
-_CONDITIONS = doc("Conditions of the object.", **listed("type"))
+_CONDITIONS = doc("Conditions of the object.", **list_map("type"))
 
 
 class FeatureID(Word):
@@ -93,9 +93,11 @@ class ClusterSummaryStatus(Model, frozen=True, kw_only=True):
     """The observed state of a deployment, by feature."""
 
     dependencies: Annotated[str | None, doc("The profiles that it waits for.")] = None
-    feature_summaries: Annotated[tuple[FeatureSummary, ...], doc("State of each feature.", **listed("featureID"))] = ()
+    feature_summaries: Annotated[
+        tuple[FeatureSummary, ...], doc("State of each feature.", **list_map("featureID"))
+    ] = ()
     deployed_gvks: Annotated[
-        tuple[DeployedKinds, ...], doc("Kinds that each feature deployed.", **listed("featureID"))
+        tuple[DeployedKinds, ...], doc("Kinds that each feature deployed.", **list_map("featureID"))
     ] = msgspec.field(default=(), name="deployedGVKs")
     helm_release_summaries: Annotated[tuple[HelmReleaseSummary, ...], doc("State of each Helm release.", **ATOMIC)] = ()
     failure_message: Annotated[str | None, doc("Failure of the deployment as a whole.")] = None
@@ -369,7 +371,7 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     helm_charts: Annotated[tuple[HelmChart, ...], doc("Helm charts to deploy.", **ATOMIC)] = ()
     kustomization_refs: Annotated[tuple[KustomizationRef, ...], doc("Kustomizations to deploy.", **ATOMIC)] = ()
     template_resource_refs: Annotated[
-        tuple[TemplateResourceRef, ...], doc("Objects that templates can refer to.", **listed("identifier"))
+        tuple[TemplateResourceRef, ...], doc("Objects that templates can refer to.", **list_map("identifier"))
     ] = ()
     pre_deploy_checks: Annotated[tuple[_RAW, ...], doc("Checks before deployment.", **ATOMIC)] = ()
     validate_healths: Annotated[tuple[_RAW, ...], doc("Health checks after deployment.", **ATOMIC)] = ()

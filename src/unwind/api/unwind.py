@@ -10,7 +10,7 @@ import msgspec
 
 from unwind.api import annotation_values
 from unwind.api.annotation_values import OnDeadline
-from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed, rule
+from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, list_map, rule
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
 from unwind.api.resources import Resource
 
@@ -96,6 +96,9 @@ class Step(Model, frozen=True, kw_only=True):
         ObjectRef, doc("The object that the step removes: a ClusterSummary or a Work.", required=True)
     ] = ObjectRef()
     effort: Annotated[str, doc("How persistently the step is removed.", required=True, choice=Effort)] = ""
+    effort_from: Annotated[
+        str, doc("The TeardownPolicies that decided the effort; empty if the object of the step did.")
+    ] = ""
     needs: Annotated[
         tuple[str, ...], doc("Names of the steps that this step depends on. They are removed after it.", **ATOMIC)
     ] = ()
@@ -118,6 +121,32 @@ class Plan(Model, frozen=True, kw_only=True):
     waves: Annotated[int, doc("Number of waves.", minimum=0)] = 0
     objects: Annotated[int, doc("Number of objects to remove.", minimum=0)] = 0
     warnings: Annotated[tuple[str, ...], doc("Warnings about the plan.", **ATOMIC)] = ()
+
+
+class PolicyRef(Model, frozen=True, kw_only=True):
+    """A TeardownPolicy that selected the target when its teardown started."""
+
+    name: Annotated[str, doc("Name of the policy.", required=True)] = ""
+    uid: Annotated[str, doc("Unique id of the policy.")] = ""
+    generation: Annotated[int, doc("The generation of the policy that the plan follows.", minimum=0)] = 0
+    enforces: Annotated[
+        bool, doc("The policy enforces steps. Only users who may update it can force-release the target.")
+    ] = False
+
+
+class Gate(Word):
+    """What holds the deletion of a Cluster until its teardown is finished."""
+
+    AUTO = "Auto"
+    """The hook where Cluster API calls it, otherwise nothing: Hook, or None with a warning."""
+    HOOK = "Hook"
+    """The hook BeforeClusterDelete. Cluster API calls it for Clusters with a ClusterClass."""
+    MACHINES = "Machines"
+    """A pre-terminate hook on each Machine of the Cluster."""
+    ADMISSION = "Admission"
+    """The API server refuses to delete the Cluster, unless Cluster API is paused for it until the gate opens."""
+    NONE = "None"
+    """Nothing besides the hook, where Cluster API calls it. There is no warning."""
 
 
 class TeardownSpec(Model, frozen=True, kw_only=True):
@@ -145,6 +174,23 @@ class TeardownSpec(Model, frozen=True, kw_only=True):
     on_deadline: Annotated[
         str, doc("What to do when the deadline has passed.", choice=OnDeadline, default=OnDeadline.HOLD.value)
     ] = OnDeadline.HOLD.value
+    deadline_from: Annotated[
+        str, doc("The TeardownPolicies or the annotation that the deadline is from, if a policy selects the target.")
+    ] = ""
+    on_deadline_from: Annotated[
+        str, doc("The TeardownPolicies or the annotation that onDeadline is from, if a policy selects the target.")
+    ] = ""
+    policies: Annotated[
+        tuple[PolicyRef, ...], doc("The TeardownPolicies that selected the target when its teardown started.", **ATOMIC)
+    ] = ()
+    gate: Annotated[
+        str,
+        doc(
+            "What holds the deletion, if a TeardownPolicy selected the target: Hook, Machines, Admission or None.",
+            choice=Gate,
+        ),
+    ] = ""
+    gate_from: Annotated[str, doc("The TeardownPolicies that the gate is from, and why.")] = ""
     plan: Annotated[Plan | None, doc("The steps and their order, once computed.")] = None
 
 
@@ -222,7 +268,7 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     blockers: Annotated[tuple[Blocker, ...], doc("The first blockers.", maxItems=BLOCKERS_SHOWN, **ATOMIC)] = ()
     release: Annotated[Release | None, doc("Set if the target was released before the teardown completed.")] = None
     cancelled: Annotated[Cancellation | None, doc("Set if the deletion was cancelled.")] = None
-    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the teardown.", **listed("type"))] = ()
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the teardown.", **list_map("type"))] = ()
 
     @property
     def unambiguous_steps(self) -> dict[str, StepStatus]:
@@ -356,10 +402,11 @@ class InventorySpec(Model, frozen=True, kw_only=True):
     entries: Annotated[
         dict[str, Entry],
         # A map and not a list: one entry can be patched without sending, or even knowing, the others. It is never
-        # applied,
-        # so the API server need not track the owners of its fields.
+        # applied, so the API server need not track the owners of its fields. Only the manager writes it, and every
+        # write of an Inventory costs as much as all its entries: so most of their fields are not in the CRD.
         doc(
             "The objects, each under its own key.",
+            brief=True,
             maxProperties=ENTRIES_IN_A_CHUNK,
             **{"x-kubernetes-map-type": "atomic"},
         ),

@@ -13,7 +13,7 @@ def _resources() -> Object:
     return {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class ManagerWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """The Deployment of the manager. Values are written as they are, so that an empty list stays an empty list."""
 
     image: str

@@ -14,7 +14,7 @@ from unwind.deleters.outcomes import Again, Event, Gone, Kept, Pace, PermanentEr
 from unwind.errors import UnwindError
 from unwind.kube.errors import UnreachableError
 from unwind.kube.watches import Subscription
-from unwind.plugins import Cancellation, described, leaves
+from unwind.plugins import TaskCancellation, error_message, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -73,7 +73,7 @@ async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     Deleters of plugins run in here: SystemExit, a CancelledError that the manager did not cause, and exception groups
     are failures of this one deletion.
     """
-    cancellation = Cancellation()
+    cancellation = TaskCancellation()
     try:
         result = await work
     except BaseException as error:  # noqa: BLE001 - a deleter may raise anything
@@ -109,7 +109,7 @@ def _unfinished(error: BaseException) -> Waiting | Failed:
     )
     first = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    told = f"{described(first)}{more}"
+    told = f"{error_message(first)}{more}"
     if isinstance(first, TransientError | PermanentError):
         return _failed(told, first)
     if isinstance(first, UnreachableError):

@@ -15,7 +15,7 @@ from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept, Pace, TransientError
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.kube.workqueue import JITTER
-from unwind.plugins import Cancellation, described
+from unwind.plugins import TaskCancellation, error_message
 
 if TYPE_CHECKING:
     import random
@@ -259,12 +259,12 @@ def delay(failed: Failed, failures: int, chance: random.Random) -> float:
 
 async def happened(event: Event, clock: Clock) -> None:
     """Return when an event happens, or some seconds after it failed: plugins can define events."""
-    cancellation = Cancellation()
+    cancellation = TaskCancellation()
     try:
         await event.wait()
     except BaseException as error:  # noqa: BLE001 - it may raise anything
         cancellation.check(error)
-        log.warning("event wait failed", why=described(error))
+        log.warning("event wait failed", why=error_message(error))
         # If the chain ran again at once, it would most likely wait for the same event.
         await clock.sleep(_AFTER_BROKEN_EVENT)
     else:

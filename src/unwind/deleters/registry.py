@@ -13,7 +13,7 @@ from unwind.deleters.chain import chain
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External, Kinds, Match, Registration, registrations
 from unwind.errors import UnwindError
-from unwind.plugins import contained, described, missing_libraries
+from unwind.plugins import contained, error_message, missing_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -228,7 +228,7 @@ class DeleterRegistry:
         except BaseException as error:
             # A plain function cannot be cancelled, so whatever it raises is its own error.
             raise PermanentError(
-                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {described(error)}",
+                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {error_message(error)}",
                 reason=Reason.HELD,
                 remedy="fix the plugin, then restart the manager",
             ) from error

@@ -194,7 +194,7 @@ class Helm:
         async with self._slots:
             # Not with asyncio's subprocess functions: if they are cancelled during the start, they kill the program but
             # not its children, and wait forever for the end of its output (observed).
-            fencing.check()
+            fencing.check_fence()
             process = _spawn([str(self.program), *argv], place)
             try:
                 async with asyncio.timeout(within), fencing.scope():

@@ -28,6 +28,7 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.errors import UnwindError
+from unwind.helm import pod_security
 from unwind.kube.http1 import BrokenError, TooLargeError, unpacked
 
 if TYPE_CHECKING:
@@ -89,12 +90,22 @@ class ChartMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     version: str = ""
     app_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class ChartFile(msgspec.Struct, frozen=True):
+    """A file of a chart that is no template."""
+
+    name: str = ""
+    data: msgspec.Raw = msgspec.Raw(b'""')
+    """Its content as JSON. Decoded only if it is needed: a chart may contain any files."""
 
 
 class ReleasedChart(msgspec.Struct, frozen=True):
-    """The chart of a release."""
+    """The chart of a release, without its subcharts: Helm does not store them."""
 
     metadata: ChartMetadata = ChartMetadata()
+    files: tuple[ChartFile, ...] | None = None
 
 
 class HelmRelease(msgspec.Struct, frozen=True):
@@ -181,6 +192,8 @@ class ChartManifest(msgspec.Struct, frozen=True):
     """Whether it is a CRD from the chart's crds directory. Helm creates it if it is absent, and never changes it."""
     serves: tuple[Resource, ...] = ()
     """The resources that a CRD defines."""
+    reaches_node: bool = False
+    """Whether it runs Pods that can take over their node."""
 
     @property
     def group(self) -> str:
@@ -203,18 +216,22 @@ async def history(client: Client, *, namespace: str, release: str) -> list[Revis
 
 def decode(secret: Object) -> HelmRelease:
     """The revision in a Secret."""
-    return from_json(_unpacked(secret))
+    return from_json(_unpacked(secret), called=f"the Helm release in Secret {_named(secret)}")
 
 
-def from_json(text: bytes) -> HelmRelease:
-    """A revision as Helm writes it."""
+def from_json(text: bytes, *, called: str = "a Helm release") -> HelmRelease:
+    """A revision as Helm writes it. `called`: what it is, for the error."""
     try:
         return msgspec.json.decode(text, type=HelmRelease)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnwindError(
-            f"cannot decode a Helm release: {error}",
+            f"cannot decode {called}: {error}",
             remedy="check the Secrets of type helm.sh/release.v1 on the cluster",
         ) from error
+
+
+def _named(secret: Object) -> str:
+    return f"{secret['metadata'].get('namespace', '')}/{secret['metadata'].get('name', '')}"
 
 
 def _unpacked(secret: Object) -> bytes:
@@ -223,9 +240,29 @@ def _unpacked(secret: Object) -> bytes:
         packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
         return unpacked(packed, most=MOST_UNPACKED) if packed.startswith(_MAGIC) else packed
     except (KeyError, TypeError, ValueError, binascii.Error, BrokenError) as error:
-        name = f"{secret['metadata'].get('namespace', '')}/{secret['metadata']['name']}"
         why = f"larger than {MOST_UNPACKED >> 20} MiB" if isinstance(error, TooLargeError) else "invalid data"
-        raise UnwindError(f"cannot read the Helm release in Secret {name}: {why}", remedy="check the Secret") from None
+        raise UnwindError(
+            f"cannot read the Helm release in Secret {_named(secret)}: {why}", remedy="check the Secret"
+        ) from None
+
+
+def documents(release: HelmRelease) -> list[dict[str, Any]]:
+    """The objects in the manifest of a revision, without its hooks. Takes milliseconds: call it in a thread."""
+    return list(_documents(release.manifest))
+
+
+def crd_manifests(release: HelmRelease) -> list[ChartManifest]:
+    """The CRDs in the crds directory of the chart. They are not part of the release, and Helm never deletes them."""
+    found: list[ChartManifest] = []
+    for file in release.chart.files or ():
+        if file.name.startswith("crds/") and file.name.endswith((".yaml", ".yml", ".json")):
+            text = msgspec.json.decode(file.data, type=bytes).decode(errors="replace")
+            found += [
+                msgspec.structs.replace(_manifest(document), forever=True, kept=True)
+                for document in _documents(text)
+                if document.get("kind") == CUSTOM_RESOURCE_DEFINITIONS.kind
+            ]
+    return found
 
 
 def release_manifests(release: HelmRelease) -> list[ChartManifest]:
@@ -267,6 +304,7 @@ def _manifest(document: dict[str, Any]) -> ChartManifest:
         # Helm keeps an object with "keep", and drops one with any other value: it deletes neither.
         kept=HELM_KEEP_ANNOTATION in (metadata.get("annotations") or {}),
         serves=tuple(_served(document)) if document.get("kind") == CUSTOM_RESOURCE_DEFINITIONS.kind else (),
+        reaches_node=pod_security.exceeds_baseline(document),
     )
 
 
@@ -293,7 +331,7 @@ def _served(definition: dict[str, Any]) -> Iterator[Resource]:
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
     try:
-        safe_yaml.check(text)
+        safe_yaml.check_complexity(text)
         for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
             yield from _flat(document)
     except yaml.YAMLError as error:

@@ -114,14 +114,7 @@ class Inventories:
     async def by_owner(self, member: str) -> dict[str, list[Inventory]]:
         """All Inventories of the owners whose first one is on this cluster, with two requests for any number of
         owners."""
-        owners: dict[str, dict[str, Inventory]] = {}
-        for chunk in (*await self.on(member), *await self._further.ask("", self._all_further)):
-            owners.setdefault(chunk.spec.owner.uid, {})[chunk.metadata.name] = chunk
-        return {
-            owner: sorted(chunks.values(), key=lambda chunk: chunk.spec.chunk)
-            for owner, chunks in owners.items()
-            if f"{owner}-0" in chunks
-        }
+        return by_owner((*await self.on(member), *await self._further.ask("", self._all_further)))
 
     async def sealed(self, owner: str, teardown: str) -> list[Inventory]:
         """All Inventories of an owner, sealed, so that no deployment can add to them.
@@ -144,7 +137,7 @@ class Inventories:
                 if not chunk.spec.sealed_for:
                     async with self.client.aside:
                         await self.client.revise(
-                            INVENTORIES, guard(chunk), {"spec": {"sealedFor": teardown}}, metadata_only=True
+                            INVENTORIES, write_guard(chunk), {"spec": {"sealedFor": teardown}}, metadata_only=True
                         )
         except (ConflictError, NotFoundError):
             return False
@@ -189,7 +182,7 @@ class Inventories:
             while found and found.spec.effort != effort and not found.spec.sealed_for:
                 try:
                     await self.client.revise(
-                        INVENTORIES, guard(found), {"spec": {"effort": effort.value}}, metadata_only=True
+                        INVENTORIES, write_guard(found), {"spec": {"effort": effort.value}}, metadata_only=True
                     )
                     break
                 except (ConflictError, NotFoundError):
@@ -227,7 +220,7 @@ class Inventories:
             if not left:
                 return
             try:
-                await self.client.revise(INVENTORIES, guard(now), {"spec": {"entries": left}}, metadata_only=True)
+                await self.client.revise(INVENTORIES, write_guard(now), {"spec": {"entries": left}}, metadata_only=True)
             except ConflictError:
                 continue  # concurrent write
             return
@@ -305,11 +298,23 @@ class Note(msgspec.Struct, frozen=True):
         return [named, *adds]
 
 
-def guard(chunk: Inventory) -> Object:
+def write_guard(chunk: Inventory) -> Object:
     """The metadata of a write that fails if the Inventory changed since it was read."""
     meta = chunk.metadata
     fields = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     return {"metadata": fields}
+
+
+def by_owner(chunks: Iterable[Inventory]) -> dict[str, list[Inventory]]:
+    """These Inventories by the uids of their owners, without owners whose first one is not among them (pure)."""
+    owners: dict[str, dict[str, Inventory]] = {}
+    for chunk in chunks:
+        owners.setdefault(chunk.spec.owner.uid, {})[chunk.metadata.name] = chunk
+    return {
+        owner: sorted(those.values(), key=lambda chunk: chunk.spec.chunk)
+        for owner, those in owners.items()
+        if f"{owner}-0" in those
+    }
 
 
 def ledgered(chunk: Inventory) -> bool:

@@ -11,7 +11,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Effort, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import guard
+from unwind.inventory.inventories import items, write_guard
 from unwind.kube.errors import AlreadyExistsError, AnotherClusterError, ConflictError, NotFoundError
 from unwind.kube.updates import difference, merged
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Change = dict[str, Any]
 # Prefixes of `source` in the entries of manifests. Entries of charts are handled elsewhere.
 MANIFEST_SOURCES = ("ConfigMap ", "Secret ", "Work ")
+# Makes the API server forget who wrote which field of an Inventory, and not track it from then on: only Unwind writes
+# Inventories, and tracking takes up to half of the time of each later write, most of all of the deletion.
+_UNTRACKED: Change = {"metadata": {"managedFields": [{}]}}
 
 
 class SealedError(UnwindError):
@@ -45,7 +48,7 @@ class Records:
         self._effort = effort.value if effort else ""
         self._effort_written: set[str] = set()
         self._owner = owner
-        self._member = MemberRef(object=member.ref, system_uid=member.system_uid)
+        self._member = _member_ref(member)
         self._chunks: dict[str, Inventory] = {}
         self._next = 0
         self._loaded = False
@@ -68,6 +71,10 @@ class Records:
         self._chunks = {chunk.metadata.name: chunk for chunk in found if chunk.spec.member == self._member}
         # Inventories are numbered over all members of the owner, because they share its uid as name.
         self._next = 1 + max((chunk.spec.chunk for chunk in found), default=-1)
+
+    def is_on(self, member: Member) -> bool:
+        """Whether they are the Inventories for this member, and not for another cluster at its address."""
+        return self._member == _member_ref(member)
 
     @property
     def chunks(self) -> list[Inventory]:
@@ -183,7 +190,7 @@ class Records:
             change["effort"] = self._effort
         try:
             written = await self._inventories.client.revise(
-                INVENTORIES, guard(chunk), {"spec": change}, metadata_only=True
+                INVENTORIES, write_guard(chunk), _UNTRACKED | {"spec": change}, metadata_only=True
             )
         except ConflictError:
             found = await self._inventories.get(name)
@@ -216,6 +223,34 @@ class Records:
                 f"cannot deploy {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}",
                 remedy=f"wait until it is removed; see `kubectl get teardown {chunk.spec.sealed_for}`",
             )
+
+
+def _member_ref(member: Member) -> MemberRef:
+    return MemberRef(object=member.ref, system_uid=member.system_uid)
+
+
+async def add_found(inventories: Inventories, chunks: list[Inventory], entries: Mapping[str, Entry]) -> None:
+    """Add objects that a removal found to its Inventories, which may be sealed: those that are not recorded yet, or
+    that were created again. `chunks`: all Inventories of the owner, at least one."""
+    known = {item.key: item for item in items(chunks)}
+    changes: dict[str, dict[str, Change]] = {}
+    rooms = {chunk.metadata.name: ENTRIES_IN_A_CHUNK - len(chunk.spec.entries) for chunk in chunks}
+    for key, entry in entries.items():
+        old = known.get(key)
+        if old and entry.object.uid in ("", old.entry.object.uid):
+            continue
+        name = old.chunk if old else next((name for name, room in rooms.items() if room > 0), "")
+        if not name:
+            made = await inventories.extend(chunks[0], 1 + max(chunk.spec.chunk for chunk in chunks))
+            name = made.metadata.name
+            chunks.append(made)
+            rooms[name] = ENTRIES_IN_A_CHUNK - len(made.spec.entries)
+        if not old:
+            rooms[name] -= 1
+        changes.setdefault(name, {})[key] = msgspec.to_builtins(entry) | ({"ledger": None} if old else {})
+    by_name = {chunk.metadata.name: chunk for chunk in chunks}
+    for name, some in changes.items():
+        await inventories.write(by_name[name], some)
 
 
 def _difference(before: Entry | None, after: Entry) -> Change:

@@ -18,7 +18,7 @@ Needs: TypeAlias = Mapping[str, Collection[str]]
 """The dependencies of each name. Every dependency has an entry of its own."""
 
 
-def groups(needs: Needs) -> list[tuple[str, ...]]:
+def ordered_groups(needs: Needs) -> list[tuple[str, ...]]:
     """All names in groups, each group after everything that depends on it.
 
     Each name is a group of its own, except that a dependency cycle is one group.

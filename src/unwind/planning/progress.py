@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unwind.api.unwind import Effort
-from unwind.planning.dependency_graph import graph, groups
+from unwind.planning.dependency_graph import graph, ordered_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ class PlanProgress:
 
     def __init__(self, plan: Plan, done: Iterable[str] = ()) -> None:
         self._needs = graph(plan)
-        self._groups = groups(self._needs)
+        self._groups = ordered_groups(self._needs)
         self._place = {name: place for place, group in enumerate(self._groups) for name in group}
         self._left = {step.name for step in plan.steps if step.effort == Effort.LEAVE}
         self._done: set[str] = set()
@@ -158,7 +158,7 @@ def critical_path(plan: Plan) -> tuple[str, ...]:
     best: dict[str, tuple[int, int, str]] = {}
     """The chain from a step downwards: negative length, negative objects, its first step. The smallest is best."""
     following: dict[str, str] = {}
-    for group in reversed(groups(needs)):
+    for group in reversed(ordered_groups(needs)):
         below = min((best[need] for name in group for need in needs[name] if need in best), default=end)
         first = min(((-removed[name], name) for name in group if name in removed), default=None)
         if first is None:

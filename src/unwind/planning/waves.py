@@ -8,12 +8,16 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan, Step
-from unwind.planning.dependency_graph import cycles, graph, groups, spelled
+from unwind.planning import drain_order
+from unwind.planning.dependency_graph import cycles, graph, ordered_groups, spelled
+from unwind.planning.policy_order import is_named, order_dependencies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from unwind.planning.dependency_graph import Needs
+    from unwind.planning.drain_order import DrainOrder
+    from unwind.planning.policy_order import PolicyOrder
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +35,24 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """The name of that object, which others refer to."""
     depends_on: tuple[str, ...] = ()
     """The names that it depends on, of the same kind and in the same namespace."""
+    last: bool = False
+    """Whether every step that is not last depends on it: the network of a cluster, for example."""
+    source: str = ""
+    """Its deployer."""
+    ordered: bool = False
+    """Whether its deployer orders it: then the order of policies does not apply between it and others of that
+    deployer."""
+    drains: bool = False
+    """Whether it is part of a drain: see `DrainOrder`."""
     effort: Effort
+    effort_from: str = ""
+    """The policies that decided the effort, if not the object itself did."""
     objects: int = 0
 
 
-def plan(drafts: Iterable[Draft]) -> Plan:
-    """The plan: every step with its wave, independent of the input order.
+def plan(drafts: Iterable[Draft], orders: Iterable[PolicyOrder] = (), drain: DrainOrder | None = None) -> Plan:
+    """The plan: every step with its wave, independent of the input order. `orders`: of all policies. `drain`: what the
+    place of a drain depends on.
 
     If a depends on b, a is removed in an earlier wave. The wave of a step is one more than the longest chain of
     removals that depend on it; the steps of a cycle are in one wave and count as one.
@@ -46,15 +62,18 @@ def plan(drafts: Iterable[Draft]) -> Plan:
     while a is being removed it may use b, and b still uses c.
     """
     ordered = sorted(drafts, key=_name)
-    needs = _resolved(ordered)
+    needs, warnings = _in_order(ordered, orders)
+    needs = _with_drain(needs, ordered, drain)
+    needs = _with_last(needs, {draft.name for draft in ordered if draft.last})
     left = {draft.name for draft in ordered if draft.effort is Effort.LEAVE}
-    order = groups(needs)
+    order = ordered_groups(needs)
     waves = _waves(order, needs, left)
     steps = [
         Step(
             name=draft.name,
             object=draft.object,
             effort=draft.effort.value,
+            effort_from=draft.effort_from,
             needs=needs[draft.name],
             wave=waves[draft.name],
             objects=draft.objects,
@@ -66,14 +85,21 @@ def plan(drafts: Iterable[Draft]) -> Plan:
         steps=tuple(steps),
         waves=max(waves.values(), default=0),
         objects=sum(draft.objects for draft in ordered if draft.effort is not Effort.LEAVE),
-        warnings=(*_broken(order, needs), *_torn(ordered, needs, left)),
+        warnings=(*warnings, *_broken(order, needs), *_torn(ordered, needs, left)),
     )
+
+
+def drain_conflicts(drafts: Iterable[Draft], orders: Iterable[PolicyOrder], drain: DrainOrder) -> list[str]:
+    """Why the dependencies of steps contradict the order of a drain, in one sentence each."""
+    drafts = sorted(drafts, key=_name)
+    needs, _ = _in_order(drafts, orders)
+    return drain_order.conflicts(needs, *_by_name(drafts, drain))
 
 
 def circles(plan: Plan) -> tuple[str, ...]:
     """The cycles that the plan breaks, for display: `a → b → c → a`. Empty if there are none."""
     needs = graph(plan)
-    return tuple(spelled(cycle) for group in _circular(groups(needs), needs) for cycle in cycles(needs, group))
+    return tuple(spelled(cycle) for group in _circular(ordered_groups(needs), needs) for cycle in cycles(needs, group))
 
 
 def _name(draft: Draft) -> str:
@@ -98,6 +124,76 @@ def _resolved(drafts: Sequence[Draft]) -> dict[str, tuple[str, ...]]:
     if len(needs) < len(drafts):
         raise ValueError("two steps have the same name")
     return needs
+
+
+def _with_orders(
+    needs: dict[str, tuple[str, ...]], drafts: Sequence[Draft], orders: Iterable[PolicyOrder]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The dependencies, with those of the orders of policies, and warnings. Order that a deployer declares wins."""
+    by_name = {draft.name: draft for draft in drafts}
+    wanted = {
+        name: {
+            later
+            for later in those
+            if by_name[name].source != by_name[later].source or not (by_name[name].ordered or by_name[later].ordered)
+        }
+        for name, those in order_dependencies(orders, by_name).items()
+    }
+    if not wanted:
+        return needs, []
+    both: dict[str, set[str]] = {name: wanted.get(name, set()).union(those) for name, those in needs.items()}
+    warnings = []
+    for knot in ordered_groups(both):
+        added = {name: (both[name] - set(needs[name])).intersection(knot) for name in knot}
+        if len(knot) > 1 and any(added.values()):
+            for name, those in added.items():
+                both[name] -= those
+            names = ", ".join(knot)
+            warnings.append(f"order of policies contradicts other order and is not applied between these: {names}")
+    return {name: tuple(sorted(those)) for name, those in both.items()}, warnings
+
+
+def _in_order(drafts: Sequence[Draft], orders: Iterable[PolicyOrder]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The dependencies of all steps, with those of the orders of policies, and warnings. A drain has an order of its
+    own."""
+    return _with_orders(_resolved(drafts), [draft for draft in drafts if not draft.drains], orders)
+
+
+def _with_drain(
+    needs: dict[str, tuple[str, ...]], drafts: Sequence[Draft], drain: DrainOrder | None
+) -> dict[str, tuple[str, ...]]:
+    drains = {draft.name for draft in drafts if draft.drains and draft.effort is not Effort.LEAVE}
+    if not (drain and drains):
+        return needs
+    serving, having = _by_name(drafts, drain)
+    serving |= {draft.name: serving.get(draft.name, ()) for draft in drafts if draft.last}
+    # A step that is left in place takes no part in the order.
+    left = {draft.name for draft in drafts if draft.effort is Effort.LEAVE}
+    return drain_order.placed(needs, drains, serving, having, left=left)
+
+
+def _by_name(
+    drafts: Iterable[Draft], drain: DrainOrder
+) -> tuple[dict[str, Collection[str]], dict[str, Collection[str]]]:
+    """What steps serve and have, by the name of the step."""
+    others = [draft for draft in drafts if not draft.drains]
+    serving = {
+        draft.name: found
+        for draft in others
+        if (found := drain.serving.get(draft.object.uid)) or any(is_named(draft.name, one) for one in drain.named)
+    }
+    having = {draft.name: found for draft in others if (found := drain.having.get(draft.object.uid))}
+    return {name: found or set() for name, found in serving.items()}, dict(having)
+
+
+def _with_last(needs: dict[str, tuple[str, ...]], last: set[str]) -> dict[str, tuple[str, ...]]:
+    """The dependencies, with those on the last steps. A last step depends on last steps only: that is no cycle."""
+    if not last:
+        return needs
+    return {
+        name: tuple(need for need in those if need in last) if name in last else tuple(sorted(last.union(those)))
+        for name, those in needs.items()
+    }
 
 
 def _waves(order: Iterable[tuple[str, ...]], needs: Needs, left: set[str]) -> dict[str, int]:

@@ -276,7 +276,7 @@ async def _around(member: Member, owners: Sequence[Content]) -> list[Content]:
         return []
     if len(places) == 1 and (place := places.pop()):
         return await contents.in_namespace(member.client, member.discovery, place)
-    return await contents.in_cluster(member.client, member.discovery)
+    return await contents.cluster_contents(member.client, member.discovery)
 
 
 async def _namespace_annotations(member: Member, namespace: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unwind.api.resources import NAMESPACES
 from unwind.deleters.outcomes import Again
 from unwind.kube.errors import NotFoundError
-from unwind.members.contents import in_namespace, named
+from unwind.members.contents import first_names, in_namespace
 from unwind.members.member import RECENT
 from unwind.removal import foreign_content
 from unwind.why.finalizers import NAMESPACE_FINALIZER
@@ -67,7 +67,7 @@ async def until_empty(member: Member, ref: ObjectRef) -> None:
     left = await _content(member, ref)
     if left:
         absences = await foreign_content.absences(member, left)
-        raise Again(f"{ref} still contains {named(left)}", until=absences, after=_LOOK_AGAIN)
+        raise Again(f"{ref} still contains {first_names(left)}", until=absences, after=_LOOK_AGAIN)
     await member.verify(within=RECENT)
 
 

@@ -78,14 +78,14 @@ async def until_dependents_gone(member: Member, uids: Collection[str], namespace
         if namespace:
             everything = await contents.in_namespace(member.client, member.discovery, namespace)
         else:
-            everything = await contents.in_cluster(member.client, member.discovery)
+            everything = await contents.cluster_contents(member.client, member.discovery)
         left = contents.descendants(everything, uids)
         if left:
             await _wait_for(member, left)
 
 
 async def _wait_for(member: Member, left: list[Content]) -> None:
-    message = f"waiting for the garbage collector to delete dependents: {contents.named(left, shown=_SHOWN)}"
+    message = f"waiting for the garbage collector to delete dependents: {contents.first_names(left, shown=_SHOWN)}"
     raise Again(message, until=await absences(member, left), after=_LOOK_AGAIN)
 
 
@@ -167,7 +167,7 @@ def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection
 def foreign_message(staying: Collection[Content]) -> str:
     """Why a Namespace or CRD with this content is kept. Dependents of named objects are not named (pure)."""
     owned = contents.descendants(staying, [item.metadata.uid for item in staying])
-    return f"it has foreign content: {contents.named([item for item in staying if item not in owned])}"
+    return f"it has foreign content: {contents.first_names([item for item in staying if item not in owned])}"
 
 
 def is_container(ref: ObjectRef) -> bool:
@@ -214,7 +214,7 @@ async def foreign_names(member: Member, item: Item, *, removed: Mapping[str, Obj
     if found["metadata"]["uid"] != ref.uid:
         return ""
     held = await held_by(client, member.discovery, ref, found, removed=removed, going=going)
-    return contents.named(held.staying)
+    return contents.first_names(held.staying)
 
 
 class ForeignContent:
@@ -285,7 +285,7 @@ class ForeignContent:
         self._waiting[ctx.ref.uid] = several
         if self._looks != looks:
             several.tell()
-        waited_for = f"{ctx.ref} waits for content that is being removed: {contents.named(held)}"
+        waited_for = f"{ctx.ref} waits for content that is being removed: {contents.first_names(held)}"
         raise Again(waited_for, until=several, after=_LOOK_AGAIN)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.api.resources import BUILT_IN_GROUPS
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -39,35 +41,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """CRDs whose conversion webhook is behind a Service of this step."""
 
 
-# API groups of built-in kinds; all other groups are custom resources.
-BUILT_IN = frozenset(
-    [
-        "",
-        "admissionregistration.k8s.io",
-        "apiextensions.k8s.io",
-        "apiregistration.k8s.io",
-        "apps",
-        "authentication.k8s.io",
-        "authorization.k8s.io",
-        "autoscaling",
-        "batch",
-        "certificates.k8s.io",
-        "coordination.k8s.io",
-        "discovery.k8s.io",
-        "events.k8s.io",
-        "extensions",
-        "flowcontrol.apiserver.k8s.io",
-        "internal.apiserver.k8s.io",
-        "networking.k8s.io",
-        "node.k8s.io",
-        "policy",
-        "rbac.authorization.k8s.io",
-        "resource.k8s.io",
-        "scheduling.k8s.io",
-        "storage.k8s.io",
-        "storagemigration.k8s.io",
-    ]
-)
 _WORKLOADS = {
     ("", "Pod"),
     ("", "ReplicationController"),
@@ -102,7 +75,7 @@ def stage(item: Item, facts: Facts) -> Stage:
         return Stage.WORKLOADS
     if kind == ("", "PersistentVolumeClaim"):
         return Stage.CLAIMS
-    return Stage.REST if ref.group in BUILT_IN else Stage.CUSTOM_RESOURCES
+    return Stage.REST if ref.group in BUILT_IN_GROUPS else Stage.CUSTOM_RESOURCES
 
 
 def order(items: Iterable[Item], facts: Facts = Facts()) -> list[list[Item]]:  # noqa: B008 - frozen

@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.annotation_values import retained
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
-from unwind.api.resources import NAMESPACES, STATEFUL_SETS
+from unwind.api.resources import BUILT_IN_GROUPS, NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import BLOCKERS_SHOWN, INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited, to_tell
@@ -21,7 +21,7 @@ from unwind.deleters.kubernetes_end import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
 from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
 from unwind.inventory.inventories import Notes, items
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.workqueue import JITTER
 from unwind.members.contents import Content
 from unwind.members.member import RECENT
@@ -29,8 +29,8 @@ from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
 from unwind.removal import empty_namespaces, foreign_content, volume_claims
 from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
-from unwind.removal.order import BUILT_IN, Stage, order, stage
-from unwind.removal.releases import has_a_say, keep_taken, last_first
+from unwind.removal.helm_releases import has_a_say, keep_taken, last_first
+from unwind.removal.order import Stage, order, stage
 from unwind.removal.survey import Served, StepSurvey
 from unwind.why.removal_blockers import what_blocks
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Inventories, Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.removal.releases import Releases
+    from unwind.removal.helm_releases import Releases
 
 # The number of concurrent deletions is not limited: those that wait for a finalizer must not block the others, and the
 # transport limits requests.
@@ -313,7 +313,14 @@ class Removal:
             ref = item.entry.object
             if (resource := await self._served.resource(item)) is None:
                 continue
-            absence = await self._member.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
+            watches = self._member.watches
+            try:
+                absence = await watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
+            except UnreachableError:
+                # Its CRD may have been deleted since the kinds of the member were read.
+                if await self._served.resource(item, anew=True) is not None:
+                    raise
+                continue
             if absence.seen and labelled(absence.seen.labels):
                 found.append((resource, ref))
             absence.close()
@@ -416,7 +423,7 @@ class Removal:
             resource = item.resource  # whether its external resource is gone is not known
         if resource is None:
             return Gone("its CRD is gone")
-        if ref.group in BUILT_IN:
+        if ref.group in BUILT_IN_GROUPS:
             return await self._deletions.delete(resource, ref, memo)
         # Its CRD may be deleted at any moment, and the objects with it: then the server cannot answer for them.
         doubt = self._doubts[ref] = asyncio.Event()
@@ -468,7 +475,8 @@ class Removal:
         """The objects that are not kept; the others go into the ledger."""
         namespaces = {item.entry.object.name for item in todo if item.entry.object.kind == NAMESPACES.kind}
         for item in [item for item in found if item.entry.kept]:
-            why = "its inventory entry is marked as kept"
+            why = self._releases.why_kept(item.entry) if self._releases else ""
+            why = why or "its inventory entry is marked as kept"
             if volume_claims.is_retained(item.entry):
                 why = volume_claims.why_retained(item.entry)
                 if self._take_along and item.entry.object.namespace in namespaces:
@@ -489,7 +497,7 @@ class Removal:
         return going
 
     async def _release(self, item: Item) -> None:
-        await self._retry(item.entry.object, lambda: release(self._member, item, owner=self._owner))
+        await self._retry(item.entry.object, lambda: unmark(self._member, item, owner=self._owner))
         self._leave(item, Reason.NOT_OURS, "it existed before and was released", "unwind")
 
     # Results
@@ -565,16 +573,16 @@ class Removal:
         return await retry_until_done(work, clock=self._clock, chance=self._jitter, say=lambda _: None)
 
 
-async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
+async def unmark_all(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
     """Remove this owner's labels and annotations from objects and releases that stay."""
     some = list(those)
-    await gather_limited((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
+    await gather_limited((unmark(member, item, owner=owner) for item in some), limit=_AT_ONCE)
     if releases:
         for ref in last_first(releases, (item.entry for item in some)):
             await releases.leave(member, ref, owner=owner)
 
 
-async def release(member: Member, item: Item, *, owner: str) -> None:
+async def unmark(member: Member, item: Item, *, owner: str) -> None:
     """Remove this owner's labels and annotations from an object."""
     ref, resource = item.entry.object, item.resource
     marks: dict[str, Any] = {"labels": dict.fromkeys(MARKED_LABELS), "annotations": dict.fromkeys(MARKED_ANNOTATIONS)}

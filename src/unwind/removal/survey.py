@@ -9,7 +9,13 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL
-from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
+from unwind.api.resources import (
+    API_SERVICES,
+    BUILT_IN_GROUPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    SERVICES,
+    STATEFUL_SETS,
+)
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again
@@ -17,7 +23,7 @@ from unwind.inventory.inventories import Item
 from unwind.kube import fencing
 from unwind.kube.errors import NotFoundError
 from unwind.removal import volume_claims
-from unwind.removal.order import BUILT_IN, Facts, served_by
+from unwind.removal.order import Facts, served_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.discovery import ServedKind
     from unwind.members.member import Member
-    from unwind.removal.releases import Releases
+    from unwind.removal.helm_releases import Releases
     from unwind.removal.volume_claims import Volume
 
 
@@ -81,7 +87,7 @@ class Served:
 
     async def _is_gone(self, recorded: Resource) -> bool:
         """Whether a kind that is not served no longer exists, and is not just unavailable."""
-        if recorded.group in BUILT_IN:
+        if recorded.group in BUILT_IN_GROUPS:
             return False  # built-in: if it is disabled, its objects are still in etcd
         client = self._member.client
         try:

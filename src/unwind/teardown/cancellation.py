@@ -57,14 +57,14 @@ async def cancel(member: Member, target: ObjectRef, chunks: Iterable[Inventory],
 
     Can be repeated. Raises if the API server does not answer.
     """
-    found = await survey(member, items(chunks))
+    found = await survey_objects(member, items(chunks))
     restored = await restore(member, [item for item, state in found if state is ObjectState.STAYS])
     # The target is named first.
     found.sort(key=lambda it: it[0].entry.object.uid != target.uid)
-    return summary(found, restored, now=now)
+    return cancellation_result(found, restored, now=now)
 
 
-async def survey(member: Member, some: Iterable[Item]) -> list[tuple[Item, ObjectState]]:
+async def survey_objects(member: Member, some: Iterable[Item]) -> list[tuple[Item, ObjectState]]:
     """Each object, and what became of it, by fresh lists."""
     await member.verify(within=RECENT)
     places: dict[tuple[str, str, str], list[Item]] = {}
@@ -133,7 +133,9 @@ async def _scale_back(member: Member, resource: Resource, ref: ObjectRef, replic
     return scaled is not None or bool(read["spec"].get("replicas") == replicas)
 
 
-def summary(found: Iterable[tuple[Item, ObjectState]], restored: Restored, *, now: datetime) -> Cancellation:
+def cancellation_result(
+    found: Iterable[tuple[Item, ObjectState]], restored: Restored, *, now: datetime
+) -> Cancellation:
     """The result of a cancellation (pure)."""
     refs: dict[ObjectState, list[ObjectRef]] = {state: [] for state in ObjectState}
     for item, state in found:

@@ -19,14 +19,14 @@ from unwind.api.names import (
     ConditionType,
     Reason,
 )
-from unwind.api.unwind import Cause, Effort, Plan, Teardown, TeardownSpec
+from unwind.api.unwind import Cause, Effort, Inventory, Plan, PolicyRef, Teardown, TeardownSpec
 from unwind.inventory.inventories import items
+from unwind.planning.policy_order import PolicyOrder
 from unwind.planning.waves import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from unwind.api.unwind import Inventory
     from unwind.members.targets import ClusterTarget
 
 
@@ -102,11 +102,44 @@ def orphaned(plan: Plan | None) -> tuple[TeardownNotice, ...]:
     )
 
 
+ORDER_LOST = "order is not kept: "
+"""Prefix of a warning of a plan: some of its steps had begun before the plan was made."""
+
+
+def order_lost(plan: Plan | None) -> tuple[TeardownNotice, ...]:
+    """Notices of the steps that had begun before their plan was made. The plan records them as warnings."""
+    return tuple(
+        TeardownNotice(ConditionType.ORDER_LOST, Reason.ORDER_LOST, warning)
+        for warning in (plan.warnings if plan else ())
+        if warning.startswith(ORDER_LOST)
+    )
+
+
+class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What policies say about a target as a whole. It replaces what the annotations of the target say."""
+
+    policies: tuple[PolicyRef, ...] = ()
+    deadline: str = ""
+    """Empty: the teardown waits forever."""
+    deadline_from: str = ""
+    on_deadline: str = OnDeadline.HOLD.value
+    on_deadline_from: str = ""
+    order: tuple[PolicyOrder, ...] = ()
+    """Of each policy."""
+    gate: str = ""
+    """What holds the deletion; empty if it is not known."""
+    gate_from: str = ""
+
+
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a teardown before it is written, or the notices that explain why there is none."""
 
     plan: Plan | None
     said: tuple[TeardownNotice, ...] = ()
+    terms: PolicyTerms | None = None
+    """Set if a policy selects the target."""
+    read: tuple[Inventory, ...] = ()
+    """The Inventories that were read for the plan."""
 
 
 def lost(known: Collection[str], inventories: Iterable[Inventory]) -> list[Lost]:
@@ -137,13 +170,19 @@ def teardown(
     cause: Cause = Cause.CLUSTER_DELETED,
     member: ObjectRef | None = None,
     title: str = "",
+    terms: PolicyTerms | None = None,
 ) -> Teardown:
     """The Teardown of a target as it is first written. `name`: default is the uid of the target. `member`: the cluster
-    that its objects are on, if that is not the target."""
+    that its objects are on, if that is not the target. `terms`: what policies say, if one selects the target."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
     on_deadline = OnDeadline.read(annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     ref = target.ref
+    found = terms or PolicyTerms(
+        # An unknown value never releases anything: the target waits, and a condition reports the value.
+        deadline="" if isinstance(annotation_values.parse_duration(deadline), Unknown) else deadline,
+        on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
+    )
     return Teardown(
         metadata=ObjectMeta(name=name or ref.uid),
         spec=TeardownSpec(
@@ -153,11 +192,27 @@ def teardown(
             cause=cause.value,
             requested_at=target.deleted_at,
             requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
-            # An unknown value never releases anything: the target waits, and a condition reports the value.
-            deadline="" if isinstance(annotation_values.parse_duration(deadline), Unknown) else deadline,
-            on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
+            deadline=found.deadline,
+            on_deadline=found.on_deadline,
+            deadline_from=found.deadline_from,
+            on_deadline_from=found.on_deadline_from,
+            policies=found.policies,
+            gate=found.gate,
+            gate_from=found.gate_from,
             plan=made,
         ),
+    )
+
+
+def with_terms(spec: TeardownSpec, terms: PolicyTerms) -> TeardownSpec:
+    """The spec of a Teardown with what policies say (pure)."""
+    return msgspec.structs.replace(
+        spec,
+        deadline=terms.deadline,
+        on_deadline=terms.on_deadline,
+        deadline_from=terms.deadline_from,
+        on_deadline_from=terms.on_deadline_from,
+        policies=terms.policies,
     )
 
 

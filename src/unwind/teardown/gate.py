@@ -22,7 +22,7 @@ from unwind.why.blockers import urgency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unwind.api.unwind import Blocker, Step, Teardown
+    from unwind.api.unwind import Blocker, Gate, Step, Teardown
     from unwind.members.targets import AddonTarget
     from unwind.teardown.drafts import TeardownNotice
     from unwind.teardown.step_sources import SourceStep
@@ -88,6 +88,21 @@ class GateSource(Protocol):
 
         `reading`: called with what is read next, for the message if that fails.
         """
+
+
+class UncachedGateSource:
+    """A gate source that has no caches: only what it reads from the API server closes the gate."""
+
+    synced = True
+    settled = True
+
+    def known(self, target: AddonTarget) -> list[GateHolder]:
+        del target
+        return []
+
+    def holding(self, target: AddonTarget) -> list[GateHolder]:
+        del target
+        return []
 
 
 class GateSources:
@@ -248,6 +263,61 @@ class GateStatus(Protocol):
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` when the answer may have changed."""
+
+
+class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The Machines and MachinePools of a Cluster, as far as they matter to the gate Machines."""
+
+    machines: int = 0
+    """Machines that are not being deleted."""
+    armed: int = 0
+    """Those of them that Cluster API does not terminate without Unwind."""
+    pools: int = 0
+
+    @property
+    def fault(self) -> GateFault | None:
+        """Why the Machines do not hold the Cluster; None if they do."""
+        if self.pools:
+            pools = counted(self.pools, "MachinePool")
+            message = f"{self}; it has {pools}, whose infrastructure Cluster API deletes at once"
+            return GateFault(Reason.MACHINE_POOLS, message)
+        if not self.machines:
+            return GateFault(Reason.NO_MACHINES, "the Cluster has no Machines that could hold it")
+        return GateFault(Reason.MACHINES_NOT_ARMED, str(self)) if self.armed < self.machines else None
+
+    def __str__(self) -> str:
+        return f"{self.armed}/{self.machines} Machines armed"
+
+
+class MachineGates(Protocol):
+    """Tells which Machines and MachinePools Clusters have."""
+
+    @property
+    def known(self) -> bool:
+        """Whether this is known. Nothing is reported before."""
+
+    def shape(self, namespace: str, name: str) -> MachineShape:
+        """The shape of a Cluster."""
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when the shape of a Cluster may have changed."""
+
+
+class ChosenGates(Protocol):
+    """Which gates the policies of Clusters choose."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all policies are known."""
+
+    def of(self, target: AddonTarget) -> Gate | Unknown | None:
+        """The gate of a Cluster; None if no policy selects it."""
+
+    def holds(self, target: AddonTarget) -> bool:
+        """Whether policies choose a gate that needs no hook."""
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when the answers may have changed."""
 
 
 def deletion_warning_text(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unwind.api import capi, karmada, names, sveltos, unwind
+from unwind.api import caaph, capi, flux, karmada, names, sveltos, unwind
 from unwind.api.admission import BY_MANAGER, MANAGE, policy_and_binding, resource_rule
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.resources import (
@@ -55,6 +55,12 @@ _ENTITLED = (
 _MAY_DELETE_CLAIMS = (
     f"authorizer.group('').resource('{PERSISTENT_VOLUME_CLAIMS.plural}').namespace({_WHERE}).check('delete').allowed()"
 )
+# The manager holds a handle of a deployer with a finalizer, and tells its parent not to apply it.
+_IS_HANDLE = " || ".join(
+    f"({_GROUP} == '{kind.group}' && {_TARGET}.kind == '{kind.kind}')"
+    for kind in (flux.KUSTOMIZATIONS, flux.HELM_RELEASES, caaph.HELM_RELEASE_PROXIES)
+)
+_MAY_PATCH = _ENTITLED.replace("check('delete')", "check('patch')")
 _FINISHED = [phase.value for phase in Phase if phase.finished]
 _VARIABLES = {
     "new": "request.operation == 'CREATE'",
@@ -122,6 +128,11 @@ _RULES = [
         f"!variables.asks || ({_ENTITLED})",
         f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
         f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
+    ),
+    _rule(
+        f"!variables.asks || !({_IS_HANDLE}) || ({_MAY_PATCH})",
+        f"request.userInfo.username + ' may not patch ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
+        " + ', which an orderly deletion of it requires'",
     ),
     _rule(
         f"!variables.asks || variables.volumes in ['', '{VolumePolicy.RETAIN}']"
@@ -200,7 +211,7 @@ RECORDS = Contribution(
         Right(
             unwind.GROUP,
             ("inventories",),
-            (*READ, "create", "patch", "delete"),
+            ("get", "list", "create", "patch", "delete"),
             why="Records what was deployed, and what was left behind.",
         ),
     ),

@@ -12,17 +12,18 @@ import msgspec
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
-from unwind.api.names import ConditionType
+from unwind.api.names import ConditionType, Reason
 from unwind.api.resources import NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import Effort, Inventory, Step
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
 from unwind.kube.errors import NotFoundError
-from unwind.planning.waves import Draft, plan
+from unwind.planning.drain_order import DrainOrder
+from unwind.planning.waves import Draft, drain_conflicts, plan
 from unwind.removal import volume_claims
 from unwind.removal.foreign_content import foreign_names
-from unwind.teardown.drafts import Drafted, Lost, TeardownNotice, lost
+from unwind.teardown.drafts import Drafted, Lost, PolicyTerms, TeardownNotice, lost
 from unwind.teardown.step_sources import Elsewhere, SourceStep
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     effort: str = ""
     """The effort for the target as a whole."""
+    terms: PolicyTerms | None = None
+    drain: DrainOrder | None = None
 
     def drafted(self, *, decided: bool = False) -> Drafted:
         """The plan, or why there is none.
@@ -186,10 +189,14 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
         """
         unknown = any(item.type is ConditionType.UNKNOWN_VALUE for item in self.said)
         if unknown and not decided:
-            return Drafted(plan=None, said=self.said)  # a plan is written once: not before every value in it is known
-        made = plan([*self.drafts, *(item.draft for item in self.lost)])
+            return Drafted(
+                plan=None, said=self.said, terms=self.terms
+            )  # a plan is written once: not before every value in it is known
+        orders = self.terms.order if self.terms else ()
+        made = plan([*self.drafts, *(item.draft for item in self.lost)], orders, self.drain)
         made = msgspec.structs.replace(made, effort=self.effort, warnings=(*made.warnings, *self.warnings))
-        return Drafted(plan=made, said=self.said)
+        # By what policies said until then, it was decided.
+        return Drafted(plan=made, said=self.said, terms=None if decided else self.terms)
 
 
 async def draft(
@@ -200,7 +207,7 @@ async def draft(
     drafted = found.drafted(decided=decided)
     if decided:
         return drafted  # nothing is removed
-    return await with_what_goes_along(
+    drafted = await with_what_goes_along(
         means.members,
         target,
         drafted,
@@ -208,6 +215,7 @@ async def draft(
         takes_along=lambda step: sources.terms(step, target).take_along,
         volumes=lambda step: sources.terms(step, target).volumes,
     )
+    return msgspec.structs.replace(drafted, read=tuple(found.chunks.values()))
 
 
 async def gather(inventories: Inventories, target: ClusterTarget, found: Iterable[SourceSteps]) -> Gathered:
@@ -236,24 +244,36 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
     gone = lost({step.draft.object.uid for step in steps}, there)
     left_kinds = {kind for steps in found for kind in steps.left_kinds}
     held_kinds = {kind for steps in found for kind in steps.held_kinds}
+    drafts = tuple(
+        msgspec.structs.replace(step.draft, objects=objects.get(step.draft.object.uid, step.draft.objects))
+        for step in steps
+    )
+    drain = next((steps.drain for steps in found if steps.drain), None)
+    terms = next((steps.terms for steps in found if steps.terms), None)
+    contradictions = drain_conflicts(drafts, terms.order if terms else (), drain) if drain else []
+    holding = contradictions if drain and drain.enforced else []
     return Gathered(
-        drafts=tuple(
-            msgspec.structs.replace(step.draft, objects=objects.get(step.draft.object.uid, step.draft.objects))
-            for step in steps
-        ),
+        drafts=drafts,
+        drain=drain,
         chunks=chunks,
         lost=tuple(gone),
         said=(
-            *(said for steps in found for said in steps.said),
+            # Several sources may say the same about the target.
+            *dict.fromkeys(said for steps in found for said in steps.said),
             *(said for step in steps for said in step.said),
             *(
                 item.said
                 for item in gone
                 if item.owner.kind in held_kinds or (item.holds and item.owner.kind not in left_kinds)
             ),
+            *(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.ORDER_CONFLICT, why) for why in holding),
         ),
-        warnings=tuple(warning for steps in found for warning in steps.warnings),
+        warnings=(
+            *(warning for steps in found for warning in steps.warnings),
+            *(why for why in contradictions if why not in holding),
+        ),
         effort=next((steps.effort.value for steps in found if steps.effort), ""),
+        terms=terms,
     )
 
 

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.teardown.drafts import lost
+from unwind.teardown.gate import GateHolder, UncachedGateSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.inventory.inventories import Inventories
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import GateHolder
 
 
-class RecordedGateSource:
+class RecordedGateSource(UncachedGateSource):
     """A manager without the feature that deployed the objects does not remove them, and must not let the cluster go."""
-
-    synced = True
-    settled = True
 
     def __init__(self, inventories: Inventories) -> None:
         self._inventories = inventories
-
-    def known(self, target: AddonTarget) -> list[GateHolder]:
-        del target
-        return []  # only the API server is asked
-
-    def holding(self, target: AddonTarget) -> list[GateHolder]:
-        del target
-        return []
 
     async def read(
         self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None
     ) -> tuple[list[GateHolder], list[str]]:
         reading(f"the Inventories in namespace {self._inventories.namespace}")
-        chunks = await self._inventories.on(target.ref.uid)
-        return [], [owner.step for owner in lost((), chunks) if owner.holds]
+        owners = lost((), await self._inventories.on(target.ref.uid))
+        # Whether an owner still exists is not known here, so that none is reported as deleted.
+        return [GateHolder(owner.step, ClusterDeletionBehavior.ENFORCE) for owner in owners if owner.holds], []

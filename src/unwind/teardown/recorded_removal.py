@@ -15,7 +15,7 @@ from unwind.api.unwind import Blocker, Cause, Effort, StepState
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.kube.errors import UnreachableError
 from unwind.members.targets import ClusterTarget
-from unwind.teardown.release import LetGo
+from unwind.teardown.force_release import LetGo
 from unwind.teardown.status import StepView
 from unwind.why.blockers import actor_of
 
@@ -72,10 +72,10 @@ class RecordedRemoval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shard(self) -> str:
-        return shard_of(self.member)
+        return member_shard(self.member)
 
 
-def shard_of(member: ObjectRef) -> str:
+def member_shard(member: ObjectRef) -> str:
     """The shard of a member: everything for one cluster is done by the same replica (pure)."""
     return f"{member.namespace}/{member.name}" if member.namespace else member.name
 

@@ -16,7 +16,7 @@ from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.events import Regarding
-from unwind.teardown import drafts, release
+from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
 from unwind.teardown.status import TeardownProgress
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
     from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.drafts import Drafted, TeardownNotice
+    from unwind.teardown.drafts import Drafted, PolicyTerms, TeardownNotice
     from unwind.teardown.signatures import RecordKeys
 
 log = logs.get(__name__)
@@ -114,9 +114,9 @@ class TeardownRecords:
             return found
         drafted = await draft()
         if found is None:
-            teardown = await self.created(target, drafted.plan, cause=cause)
+            teardown = await self.created(target, drafted.plan, cause=cause, terms=drafted.terms)
         elif drafted.plan:
-            teardown = await self._planned(found, drafted.plan)
+            teardown = await self._planned(found, drafted.plan, drafted.terms)
         else:
             await self._hold(found, drafted, target)
             return found
@@ -166,12 +166,13 @@ class TeardownRecords:
         cause: Cause | None = None,
         member: ObjectRef | None = None,
         title: str = "",
+        terms: PolicyTerms | None = None,
     ) -> Teardown:
         """A new record of the target, or the existing one if it is genuine. `name`: default is the uid of the target.
-        `member`: the cluster that its objects are on, if that is not the target."""
+        `member`: the cluster that its objects are on, if that is not the target. `terms`: what policies say."""
         uid, cause = target.ref.uid, cause or self._cause
         for called in self._keys.names(name or uid):
-            draft = drafts.teardown(target, plan, name=called, cause=cause, member=member, title=title)
+            draft = drafts.teardown(target, plan, name=called, cause=cause, member=member, title=title, terms=terms)
             wanted = self._keys.signed(draft)
             try:
                 made = msgspec.convert(await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
@@ -189,8 +190,8 @@ class TeardownRecords:
             remedy=f"delete the Teardowns with label {SET_ASIDE_LABEL}",
         )
 
-    async def _planned(self, found: Teardown, plan: Plan) -> Teardown:
-        """The record with its plan and a new signature."""
+    async def _planned(self, found: Teardown, plan: Plan, terms: PolicyTerms | None) -> Teardown:
+        """The record with its plan, what policies say now, and a new signature."""
         read = await self._client.get(TEARDOWNS, found.metadata.name)
         now = msgspec.convert(read, Teardown)
         if now.metadata.uid != found.metadata.uid or not await self._keys.verified(now):
@@ -200,8 +201,9 @@ class TeardownRecords:
             )
         if now.spec.plan:
             return now  # another replica has written the plan
-        written = await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, plan))
-        wanted = msgspec.structs.replace(now, spec=msgspec.structs.replace(now.spec, plan=plan))
+        spec = msgspec.structs.replace(drafts.with_terms(now.spec, terms) if terms else now.spec, plan=plan)
+        wanted = msgspec.structs.replace(now, spec=spec)
+        written = await self._client.revise(TEARDOWNS, read, self._keys.changed_spec(now, wanted))
         return await self._stored(wanted, msgspec.convert(written, Teardown))
 
     async def _stored(self, wanted: Teardown, written: Teardown) -> Teardown:
@@ -238,18 +240,20 @@ class TeardownRecords:
 
     async def _hold(self, teardown: Teardown, drafted: Drafted, target: ClusterTarget) -> None:
         now = self._clock.now()
-        await hold(self._client, teardown, drafted.said, gated=target.gated, now=now)
+        await report_hold(self._client, teardown, drafted.said, gated=target.gated, now=now)
 
 
-async def hold(
+async def report_hold(
     client: Client, teardown: Teardown, said: tuple[TeardownNotice, ...], *, gated: bool = True, now: datetime
 ) -> None:
     """Report in status why a Teardown has no plan."""
-    overdue = release.overdue(teardown, now=now)
+    overdue = force_release.overdue(teardown, now=now)
     view = TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
     status = teardown_status.status(teardown, view, now=now)
-    # Another field manager owns this condition: it is not removed here, and does not cause another write.
-    others = without_condition(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
+    # Other field managers own these conditions: they are not removed here, and do not cause another write.
+    others = teardown.status.conditions
+    for type_ in (ConditionType.GATE_NOT_ARMED, ConditionType.RELEASE_IGNORED):
+        others = without_condition(others, type_)
     if status == msgspec.structs.replace(teardown.status, conditions=others):
         return
     body = {

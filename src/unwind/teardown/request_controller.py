@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.api.meta import ref_of, without_condition
+from unwind.api.meta import without_condition
 from unwind.api.names import ConditionType, EventReason, Finalizer, Reason
 from unwind.api.unwind import (
     BLOCKERS_SHOWN,
@@ -51,6 +51,7 @@ from unwind.teardown.step_sources import Sources
 from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from datetime import timedelta
 
     from unwind.kube.cache import Change
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from unwind.kube.metrics import Metrics
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.request_refusals import Refusals
+    from unwind.teardown.requested_steps import RequestSource
     from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
@@ -89,9 +91,10 @@ class RequestController(Controller[Key]):
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
+        others: Callable[[Teardown], RequestSource | None] = lambda _: None,
     ) -> None:
         """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept.
-        `recorder`: reports cancelled deletions."""
+        `recorder`: reports cancelled deletions. `others`: the step source of a request that has one of its own."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
         self._refusals = refusals
@@ -99,9 +102,10 @@ class RequestController(Controller[Key]):
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._keep = keep
         self._recorder = recorder
+        self._others = others
         self._teardowns = caches.teardowns
-        self._withdrawn: dict[Key, str] = {}
-        """Teardowns that are gone, with their uids."""
+        self._withdrawn: dict[Key, Teardown] = {}
+        """Teardowns that are gone."""
         self._cleaned: set[str] = set()
         """The uids of Teardowns for which no cleanup is left."""
         self._running: RunningTeardowns[TeardownRunner] = RunningTeardowns(
@@ -123,7 +127,7 @@ class RequestController(Controller[Key]):
         teardown = change.new or change.old
         if teardown and teardown.spec.cause == Cause.REQUESTED:
             if change.new is None:
-                self._withdrawn[change.key] = teardown.metadata.uid
+                self._withdrawn[change.key] = teardown
             self._queue.add(change.key)
 
     def _enqueue_all(self) -> None:
@@ -147,8 +151,8 @@ class RequestController(Controller[Key]):
         if not self._owner.owns(key.name):
             self._running.stop(key)
             return None
-        if uid := self._withdrawn.get(key):
-            return await self._give_up(key, uid)
+        if gone := self._withdrawn.get(key):
+            return await self._give_up(key, gone)
         teardown = self._teardowns.cache.get(key)
         if teardown is None:
             return None
@@ -162,8 +166,8 @@ class RequestController(Controller[Key]):
                 return None  # without its finalizer it is gone
             left = left_of(teardown, keep=self._keep, now=self._clock.now())
             if left == 0:
-                # Only its own inventory is deleted with it, regardless of its plan.
-                await forget(self._client, self._deps.inventories, teardown, owners=(teardown.metadata.uid,))
+                owners = await self._owners(teardown)
+                await forget(self._client, self._deps.inventories, teardown, owners=owners)
             return left or None
         if teardown.spec.plan is None:
             prepared = await self._prepare(teardown)
@@ -172,7 +176,7 @@ class RequestController(Controller[Key]):
             if prepared is None:
                 return None  # refused, as its status reports
             teardown = prepared
-        elif not (is_own(teardown) and await self._keys.verified(teardown)):
+        elif not (self._source(teardown).is_own() and await self._keys.verified(teardown)):
             message = "spec.plan was not written by this manager; delete this Teardown and request the deletion again"
             await self._refuse(teardown, RequestRefusal(reason=Reason.NOT_GENUINE, message=message))
             return None
@@ -202,10 +206,8 @@ class RequestController(Controller[Key]):
             self._teardowns.take(now)
             await self._clean(now)
             return None
-        chunks = await self._deps.inventories.of(now.metadata.uid) if now.spec.plan else []
         try:
-            async with self._deps.members.management() as member:
-                done = await cancellation.cancel(member, now.spec.target, chunks, now=self._clock.now())
+            done = await self._source(now).cancel(self._clock.now())
         except UnwindError as error:
             await self._hold(now, f"cannot cancel yet: {error}", reason=Reason.RESTORING)
             return _REQUEUE
@@ -221,8 +223,10 @@ class RequestController(Controller[Key]):
 
     async def _write_cancelled(self, teardown: Teardown, done: Cancellation, message: str) -> None:
         total = done.removed + done.deleting + done.unknown + done.kept
+        steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+        own = (step.name for step in steps if step.object.uid == teardown.spec.target.uid)
         step = StepView(
-            name=teardown.spec.title,
+            name=next(own, teardown.spec.title),
             state=StepState.GIVEN_UP if total > done.removed else StepState.REMOVED,
             total=total,
             removed=done.removed,
@@ -230,7 +234,7 @@ class RequestController(Controller[Key]):
         )
         notice = TeardownNotice(ConditionType.CANCELLED, Reason.CANCELLED, message)
         view = TeardownProgress(
-            steps=(step,) if teardown.spec.plan else (),
+            steps=(step,) if steps else (),
             wave=1,
             phase=Phase.CANCELLED,
             said=(notice,),
@@ -238,15 +242,17 @@ class RequestController(Controller[Key]):
         )
         await self._apply_status(teardown, teardown_status.status(teardown, view, now=self._clock.now()))
 
-    async def _give_up(self, key: Key, uid: str) -> float | None:
+    async def _give_up(self, key: Key, teardown: Teardown) -> float | None:
         """The Teardown is gone: objects that are not deleted yet stay."""
+        uid = teardown.metadata.uid
         if key in self._running:
             await self._running.drained(key)
             return _SOON
         if uid not in self._cleaned:
             inventories = self._deps.inventories
             # The ledger of objects that were left behind is kept.
-            await inventories.discard_all(chunk for chunk in await inventories.of(uid) if not ledgered(chunk))
+            chunks = await inventories.owned(await self._owners(teardown))
+            await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
         self._withdrawn.pop(key, None)
         self._cleaned.discard(uid)
         self._queue.add(key)  # there may be a new Teardown of that name
@@ -257,7 +263,7 @@ class RequestController(Controller[Key]):
         end is recorded, and it needs no finalizer any more."""
         meta, inventories = teardown.metadata, self._deps.inventories
         if meta.uid not in self._cleaned:
-            chunks = await inventories.of(meta.uid)
+            chunks = await inventories.owned(await self._owners(teardown))
             refused = teardown.phase is Phase.REFUSED
             await inventories.discard_all(chunk for chunk in chunks if refused or not ledgered(chunk))
             self._cleaned.add(meta.uid)
@@ -280,15 +286,23 @@ class RequestController(Controller[Key]):
             if error.code != 403:
                 raise
             await self._refuse(
-                teardown, RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told([requests.unread(error)]))
+                teardown, RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told([requests.missing_right(error)]))
             )
             return None
         except UnwindError as error:
             await self._hold(teardown, str(error))
             return _REQUEUE
 
-    def _source(self, teardown: Teardown) -> RequestedSteps:
-        return RequestedSteps(self._client, self._deps, teardown, refusals=self._refusals)
+    def _source(self, teardown: Teardown) -> RequestSource:
+        other = self._others(teardown)
+        return other or RequestedSteps(self._client, self._deps, teardown, refusals=self._refusals)
+
+    async def _owners(self, teardown: Teardown) -> Collection[str]:
+        """The owners of its Inventories. Regardless of its plan only itself, unless the manager wrote the plan."""
+        itself = teardown.metadata.uid
+        if teardown.spec.plan is None or not await self._keys.verified(teardown):
+            return (itself,)
+        return {itself, *await self._source(teardown).owners()}
 
     async def _planned(self, teardown: Teardown, made: Plan) -> Teardown:
         """The Teardown with its plan. The inventory names everything that is deleted."""
@@ -365,9 +379,3 @@ class RequestController(Controller[Key]):
 def _target(teardown: Teardown) -> ClusterTarget:
     # No other controller handles the target. It is on the management cluster, so there are no credentials.
     return ClusterTarget(ref=teardown.spec.target, secret="", has_class=True)
-
-
-def is_own(teardown: Teardown) -> bool:
-    """Whether the plan of a request names only the inventory of this Teardown (pure)."""
-    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
-    return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]

@@ -55,13 +55,7 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
     `protected`: the objects that may not be deleted, each with the reason.
     """
     ref = teardown.spec.target
-    # First: the API server has authorized the request by these fields alone.
-    if invalid := invalid_request(teardown):
-        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
-    resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
-    said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
-    if invalid := invalid_target(ref, resource, said):
-        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
+    resource = await check_target(teardown, member)
     volumes = volume_policy(teardown.metadata.annotations)
     if isinstance(volumes, Unknown):
         raise RefusedError(
@@ -76,12 +70,27 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
     if refusing := await protected(member, seen):
         unknown = all(it.reason is Reason.UNKNOWN_VALUE for it in refusing)
         reason = Reason.UNKNOWN_VALUE if unknown else Reason.PROTECTED
-        raise RefusedError(RequestRefusal(reason=reason, message=refused(refusing), objects=refusing))
+        raise RefusedError(RequestRefusal(reason=reason, message=refused_objects(refusing), objects=refusing))
     if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.deleted)):
         raise RefusedError(RequestRefusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
     if lacking := await requests.missing(client, seen.entries):
         raise RefusedError(RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told(lacking)))
     return seen
+
+
+async def check_target(teardown: Teardown, member: Member) -> Resource:
+    """The resource of the target. Raises RefusedError if the API server may have authorized another one.
+
+    This comes first: the API server has authorized the request by these fields alone.
+    """
+    ref = teardown.spec.target
+    if invalid := invalid_request(teardown):
+        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
+    resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
+    said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
+    if invalid := invalid_target(ref, resource, said):
+        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
+    return resource
 
 
 def invalid_request(teardown: Teardown) -> str:
@@ -106,7 +115,7 @@ def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
     return ""
 
 
-def refused(objects: Iterable[Told]) -> str:
+def refused_objects(objects: Iterable[Told]) -> str:
     """Each object that may not be deleted, with the reason."""
     return "; ".join(f"{refusal.object}: {refusal.why}" for refusal in objects)
 

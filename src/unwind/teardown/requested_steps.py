@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from unwind.api.meta import ref_of
-from unwind.api.unwind import TEARDOWNS, Effort, Teardown
+from unwind.api.unwind import TEARDOWNS, Cancellation, Effort, Teardown
 from unwind.errors import UnwindError
 from unwind.inventory.writer import Records
 from unwind.planning.waves import Draft
 from unwind.removal import volume_claims
-from unwind.teardown import request_refusals
+from unwind.teardown import cancellation, request_refusals
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import SourceStep, SourceSteps, StepSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
+    from datetime import datetime
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry
@@ -26,10 +27,32 @@ if TYPE_CHECKING:
     from unwind.members.targets import ClusterTarget
     from unwind.removal.deletion_scope import DeletionScope
     from unwind.teardown.request_refusals import Refusals
-    from unwind.teardown.step_removers import RemovalDeps
+    from unwind.teardown.step_removers import RemovalDeps, StepRemover
 
 
-class RequestedSteps(StepSource):
+class RequestSource(StepSource, Protocol):
+    """The step source of one request. Subclasses inherit the defaults."""
+
+    def is_own(self) -> bool:
+        """Whether the plan of the request names only what this source removes."""
+
+    async def owners(self) -> Collection[str]:
+        """The uids of the owners of the request's Inventories, after its plan was written."""
+
+    async def cancel(self, now: datetime) -> Cancellation:
+        """Restore what was stopped, and return what the deletion has done. Nothing deletes these objects any more."""
+        return Cancellation(at=now.replace(microsecond=0))
+
+    @property
+    def remover(self) -> StepRemover:
+        return InventoryRemover()
+
+    def owns(self, owner: ObjectRef) -> bool:
+        del owner
+        return False
+
+
+class RequestedSteps(RequestSource):
     """The step of one request. Claims to delete are in its Inventory; a claim that is created later stays."""
 
     def __init__(self, client: Client, means: RemovalDeps, teardown: Teardown, *, refusals: Refusals) -> None:
@@ -40,12 +63,19 @@ class RequestedSteps(StepSource):
         self._owner = ref_of(TEARDOWNS, teardown.metadata)
         self._refusals = refusals
 
-    @property
-    def remover(self) -> InventoryRemover:
-        return InventoryRemover()
-
     def owns(self, owner: ObjectRef) -> bool:
         return owner.uid == self._owner.uid
+
+    def is_own(self) -> bool:
+        return is_own(self._teardown)
+
+    async def owners(self) -> Collection[str]:
+        return (self._owner.uid,)
+
+    async def cancel(self, now: datetime) -> Cancellation:
+        chunks = await self._deps.inventories.of(self._owner.uid) if self._teardown.spec.plan else []
+        async with self._deps.members.management() as member:
+            return await cancellation.cancel(member, self._teardown.spec.target, chunks, now=now)
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         """Everything that is deleted with the requested object, as one step, after it is written into the Inventory.
@@ -79,6 +109,12 @@ class RequestedSteps(StepSource):
         now = self._deps.clock.now().replace(microsecond=0)
         for entry in kept:
             yield msgspec.structs.replace(entry, ledger=entry.ledger and msgspec.structs.replace(entry.ledger, at=now))
+
+
+def is_own(teardown: Teardown) -> bool:
+    """Whether the plan of a request names only the inventory of this Teardown (pure)."""
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
 
 
 def step(owner: ObjectRef, title: str, *, objects: int) -> SourceStep:

@@ -50,14 +50,14 @@ class Missing(msgspec.Struct, frozen=True, order=True):
         return f"{', '.join(self.verbs)} {self.resource}.{self.group}".rstrip(".")
 
 
-async def missing(client: Client, entries: Iterable[Entry]) -> tuple[Missing, ...]:
+async def missing(client: Client, entries: Iterable[Entry], *, verbs: tuple[str, ...] = _VERBS) -> tuple[Missing, ...]:
     """The rights that the manager lacks to delete these objects and verify their absence."""
     wanted = {(entry.object.group, entry.resource) for entry in entries}
     found: list[Missing] = []
 
     async def look(group: str, resource: str) -> None:
         # Cluster-wide: objects that are waited for are watched in all namespaces.
-        lacking = [verb for verb in _VERBS if not await _may(client, verb, group, resource)]
+        lacking = [verb for verb in verbs if not await _may(client, verb, group, resource)]
         if lacking:
             found.append(Missing(group, resource, tuple(lacking)))
 
@@ -77,7 +77,7 @@ async def _may(client: Client, verb: str, group: str, resource: str) -> bool:
     return bool(answer.get("status", {}).get("allowed"))
 
 
-def unread(error: ApiError) -> Missing:
+def missing_right(error: ApiError) -> Missing:
     """The right that was missing for a read, from the answer of the API server (pure)."""
     about = error.status.details
     return Missing(about.group if about else "", about.kind if about and about.kind else "*", READ)
@@ -118,7 +118,7 @@ async def request(
         # One that is being cancelled is not under way.
         if under_way := next((item for item in asked if not (item.finished or item.metadata.terminating)), None):
             return under_way
-        wanted = written(
+        wanted = request_manifest(
             target,
             name=free_name(target.uid, asked),
             by=by,
@@ -133,7 +133,7 @@ async def request(
             continue  # the same was requested concurrently
 
 
-def written(
+def request_manifest(
     target: ObjectRef,
     *,
     name: str,

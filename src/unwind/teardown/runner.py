@@ -14,18 +14,19 @@ from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
 from unwind.deleters.deletion import retry_until_done
 from unwind.errors import UnwindError
+from unwind.inventory.inventories import by_owner
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import WORTH_TELLING
 from unwind.kube.workqueue import JITTER
 from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import PlanProgress
-from unwind.teardown import release
+from unwind.teardown import force_release
 from unwind.teardown import status as teardown_status
 from unwind.teardown.status import TeardownProgress
 from unwind.teardown.step_runner import OVER, StepRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
@@ -67,11 +68,13 @@ class TeardownRunner:
         said: tuple[TeardownNotice, ...] = (),
         paused: bool = False,
         owns: Callable[[], bool] = lambda: True,
+        read: Iterable[Inventory] = (),
     ) -> None:
         """`sources`: the sources of the steps. `said`: notices for the conditions of the Teardown.
 
         `paused`: start no step and no deadline; only a release or the deletion of the target ends it. `owns`: whether
-        this replica may still act for the target.
+        this replica may still act for the target. `read`: Inventories of the steps that were read a moment ago, to
+        spare a second read. A step that finds them changed when it is sealed removes its objects again.
         """
         assert teardown.spec.plan is not None  # noqa: S101 - no step runs without a plan
         self.teardown = teardown
@@ -102,7 +105,7 @@ class TeardownRunner:
         self._reported: dict[str, StepReport] = {}
         """What the sources were told last, by step."""
         self._below = dependencies(self._plan)
-        self._at_hand: dict[str, list[Inventory]] = {}
+        self._at_hand = by_owner(read)
         """Inventories that were read for many steps together, by their owners."""
         self._jitter = JITTER
         self._over = over = {
@@ -197,7 +200,7 @@ class TeardownRunner:
     async def _begin(self, group: asyncio.TaskGroup) -> None:
         resumed = [self._steps[name] for name in self._over if name in self._steps and self._is_removed(name)]
         self._open.update(runner.step.name for runner in resumed)
-        if len(self._progress.ready) > _MANY:
+        if len(self._progress.ready) > _MANY and not self._at_hand:
             with suppress(UnwindError):  # then each step reads its own, and reports the error
                 self._at_hand = await self._deps.inventories.by_owner(self.target.ref.uid)
         for name in self._progress.ready:
@@ -326,7 +329,7 @@ class TeardownRunner:
 
     def _deadline(self) -> Timer | None:
         # Computed once: the status that tells when the Cluster was unpaused may be written later than this.
-        self._ends = None if self.paused else release.ends_at(self.teardown, now=self._deps.clock.now())
+        self._ends = None if self.paused else force_release.ends_at(self.teardown, now=self._deps.clock.now())
         return None if self._ends is None else self._deps.clock.call_later(self._left(self._ends), self._pass_deadline)
 
     def _left(self, ends: datetime) -> float:
@@ -338,7 +341,7 @@ class TeardownRunner:
             self._due = self._deps.clock.call_later(left, self._pass_deadline)
             return
         self._overdue = True
-        if let_go := release.expired(self.teardown.spec):
+        if let_go := force_release.expired(self.teardown.spec):
             self.release(*let_go)
         self._dirty.set()
 

@@ -153,9 +153,14 @@ class RecordKeys:
     def with_plan(self, teardown: Teardown, plan: Plan) -> Object:
         """The merge patch that adds a plan to a Teardown, with the new signature."""
         planned = msgspec.structs.replace(teardown, spec=msgspec.structs.replace(teardown.spec, plan=plan))
-        value = self.signed(planned).metadata.annotations[SIGNATURE_ANNOTATION]
-        annotations = {SIGNATURE_ANNOTATION: value}
-        return {"metadata": {"annotations": annotations}, "spec": {"plan": msgspec.to_builtins(plan)}}
+        return self.changed_spec(teardown, planned)
+
+    def changed_spec(self, teardown: Teardown, wanted: Teardown) -> Object:
+        """The merge patch that changes the spec of a Teardown, with the new signature."""
+        annotations = {SIGNATURE_ANNOTATION: self.signed(wanted).metadata.annotations[SIGNATURE_ANNOTATION]}
+        before, after = msgspec.to_builtins(teardown.spec), msgspec.to_builtins(wanted.spec)
+        changes = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
+        return {"metadata": {"annotations": annotations}, "spec": changes}
 
     def genuine(self, teardown: Teardown) -> bool:
         """Whether this manager signed a Teardown as it is, according to the loaded keys."""

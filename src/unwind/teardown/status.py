@@ -14,6 +14,7 @@ from unwind.api.unwind import (
     BLOCKERS_SHOWN,
     Blocker,
     Cancellation,
+    Gate,
     Phase,
     Plan,
     Release,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 
 UNPAUSES = "the user who paused it"
+WRITES_POLICIES = "the users who may write these policies"
+_DECIDES: dict[str, str] = {Reason.PAUSED: UNPAUSES, Reason.POLICY_CONFLICT: WRITES_POLICIES}
+"""Who ends a pause, by its reason."""
 UNSEALED = "objects removed; the inventory is not sealed yet"
 
 
@@ -227,7 +231,7 @@ def _blockers(view: TeardownProgress, before: TeardownStatus, now: datetime) -> 
                     step=step.name,
                     reason=reason,
                     message=what.told,
-                    actor=UNPAUSES if reason == Reason.PAUSED else actor_of(reason) if isinstance(what, Failed) else "",
+                    actor=_DECIDES.get(reason) or (actor_of(reason) if isinstance(what, Failed) else ""),
                     since=since.get((ref, step.name, reason), now),
                 )
             )
@@ -268,7 +272,7 @@ def _conditions(
         wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if set, starts at this transition")
     if broken:
         wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
-    if not view.gated:
+    if not view.gated and teardown.spec.gate not in (Gate.MACHINES, Gate.ADMISSION):
         message = (
             "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal"
         )

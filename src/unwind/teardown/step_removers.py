@@ -22,7 +22,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.removal.places import by_place, member_of
-from unwind.removal.removal import Removal, leave
+from unwind.removal.removal import Removal, unmark_all
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.deleters.attempt import Failed, Waiting
     from unwind.inventory.inventories import Item
     from unwind.members.member import Member
-    from unwind.removal.releases import Releases
+    from unwind.removal.helm_releases import Releases
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class InventoryRemover:
         return _InventoryRemoval(context, self._releases)
 
     async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        await leave(member, those, owner=owner, releases=self._releases)
+        await unmark_all(member, those, owner=owner, releases=self._releases)
 
 
 class _InventoryRemoval:

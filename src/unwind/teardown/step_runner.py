@@ -87,7 +87,8 @@ class StepRunner:
         """Set when the time for best-effort work is over."""
         self._pause = asyncio.Event()
         """Set while the owner of an enforced step is paused."""
-        self._unpaused = asyncio.Event()
+        self._rechecked = asyncio.Event()
+        """Set when the owner may have been paused for another reason, or unpaused."""
         self._reaching: Timer | None = None
         self.over = asyncio.Event()
         """Set when every object is gone or left, and only the write is missing."""
@@ -143,7 +144,7 @@ class StepRunner:
             self._end(StepState.LEFT)
         elif self.step.effort == Effort.TRY:
             done = await self._within(self._remove_sealed, Reason.GAVE_UP, self._first_terms.gave_up)
-            paused = self.reason == Reason.PAUSED
+            paused = self.reason in (Reason.PAUSED, Reason.POLICY_CONFLICT)
             self._end(StepState.REMOVED if done else StepState.LEFT if paused else StepState.GIVEN_UP)
         else:
             await self._remove_open()
@@ -207,14 +208,13 @@ class StepRunner:
 
     def recheck(self) -> None:
         """The owner may have been paused or unpaused: stop the removal, or continue it."""
-        if self._terms().paused is None:
+        if (pause := self._terms().paused) is None:
             self._pause.clear()
-            self._unpaused.set()
-        elif self._enforced:
-            self._unpaused.clear()
+        elif self._enforced or pause.passing:
             self._pause.set()
         else:
             self._out_of_time.set()  # nothing waits for it, so its objects are left
+        self._rechecked.set()
 
     @property
     def _enforced(self) -> bool:
@@ -257,14 +257,15 @@ class StepRunner:
 
     async def _within(self, work: Callable[[], Awaitable[None]], reason: str, message: str) -> bool:
         """Do the work within the best-effort time, else write the rest into the ledger; return whether it was done."""
-        timer = self._deps.clock.call_later(self._deps.best_effort, self._out_of_time.set)
+        within = self._deps.best_effort + self._first_terms.more_time
+        timer = self._deps.clock.call_later(within, self._out_of_time.set)
         try:
             done = not self._out_of_time.is_set() and await unless(self._out_of_time, work())
         finally:
             timer.cancel()
             self._reached()
         if not done and (pause := self._terms().paused):
-            await self.abandon(Reason.PAUSED, f"{pause.object} is paused", by=pause.by)
+            await self.abandon(pause.reason, pause.ledger, by=pause.by)
         elif not done:
             why = next((what.told for what in self.waits.values()), "")
             await self.abandon(reason, f"{message}; {why}" if why else message, by=self._first_terms.decided_by)
@@ -305,12 +306,12 @@ class StepRunner:
 
     async def _until_unpaused(self) -> None:
         """Return when the owner of an enforced step is not paused. Until then the step waits."""
-        while self._enforced and (pause := self._terms().paused):
+        while (pause := self._terms().paused) and (self._enforced or pause.passing):
             self.state = StepState.WAITING
-            self._waits[pause.object] = Waiting(pause.message, code=Reason.PAUSED)
+            self._waits[pause.object] = Waiting(pause.message, code=pause.reason)
             self._changed()
-            self._unpaused.clear()
-            await self._unpaused.wait()
+            self._rechecked.clear()
+            await self._rechecked.wait()
             self._waits.pop(pause.object, None)
             self.state = StepState.REMOVING
             self._changed()

@@ -19,8 +19,9 @@ from unwind.api.names import Reason
 from unwind.api.unwind import Blocker, Effort
 from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
+from unwind.planning.drain_order import DrainOrder
 from unwind.planning.waves import Draft
-from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.drafts import PolicyTerms, TeardownNotice
 from unwind.teardown.status import UNPAUSES, step_reports
 from unwind.teardown.step_removers import InventoryRemover
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime
 
+    from unwind.api.policies import SourceKind
     from unwind.api.unwind import Step, StepState, Teardown
     from unwind.inventory.inventories import Item
     from unwind.kube.decoding import Key
@@ -69,6 +71,10 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings of the plan."""
     effort: Effort | None = None
     """The effort for the target as a whole, if that does not follow from its steps."""
+    terms: PolicyTerms | None = None
+    """What policies say about the target as a whole, if one selects it. The first source that knows it counts."""
+    drain: DrainOrder | None = None
+    """What the order of a drain depends on, if this source has steps of one. At most one source has."""
     left_kinds: frozenset[str] = frozenset()
     """Kinds of owners whose objects stay in any case: one that is gone does not hold the target."""
     held_kinds: frozenset[str] = frozenset()
@@ -83,15 +89,26 @@ class StepPause(msgspec.Struct, frozen=True):
     """The object that is paused."""
     by: str
     """Who decided it, for the ledger."""
+    why: str = ""
+    """Why, in one sentence; empty if the object is paused."""
+    reason: Reason = Reason.PAUSED
+    actor: str = UNPAUSES
+    passing: bool = False
+    """Whether it ends by itself, soon: then a step that is only tried waits for it, too."""
 
     @property
     def message(self) -> str:
-        return f"{self.object} is paused: nothing of it is removed until it is unpaused"
+        return self.why or f"{self.object} is paused: nothing of it is removed until it is unpaused"
+
+    @property
+    def ledger(self) -> str:
+        """Why objects are left, for the ledger."""
+        return self.why or f"{self.object} is paused"
 
     @property
     def blocker(self) -> Blocker:
         """The blocker of a removal that waits for it."""
-        return Blocker(object=self.object, reason=Reason.PAUSED, message=self.message, actor=UNPAUSES)
+        return Blocker(object=self.object, reason=self.reason, message=self.message, actor=self.actor)
 
 
 class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +126,8 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Why objects stay if the effort is Try and the time is up, for the ledger."""
     decided_by: str = "unwind"
     """Who decided that objects stay, for the ledger."""
+    more_time: float = 0.0
+    """Seconds that a step with the effort Try gets besides the best-effort time."""
     said: tuple[TeardownNotice, ...] = ()
     """Conditions of the Teardown while it runs."""
     paused: StepPause | None = None
@@ -173,6 +192,38 @@ class FollowedSource(StepSource, Protocol):
         """Whether the target with this uid was paused when its steps were last reconciled."""
         del key, uid
         return False
+
+
+class ClusterVoices(Protocol):
+    """What the TeardownPolicies of a cluster say about steps that have settings of their own, such as profiles."""
+
+    def merged(self, source: SourceKind, named: ObjectRef, step: SourceStep, *, own_from: str) -> SourceStep:
+        """The step with the effort that its own setting and the policies decide together. Leave keeps, Enforce holds.
+
+        `named`: the object by which policies name it. `own_from`: its own setting.
+        """
+
+
+class StepPolicies(Protocol):
+    """Reads what TeardownPolicies say about steps that have settings of their own."""
+
+    async def of(self, target: ClusterTarget) -> ClusterVoices:
+        """What the policies of a cluster say, read from the API server."""
+
+    def conflict(
+        self,
+        step: Step,
+        source: SourceKind,
+        target: ClusterTarget,
+        *,
+        named: ObjectRef | None = None,
+        own: Effort | None = None,
+        own_from: str = "",
+    ) -> StepPause | None:
+        """Why a step is not removed now: a policy or its own setting leaves it. From the cache."""
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when a policy changed."""
 
 
 class Sources:

@@ -23,11 +23,11 @@ from unwind.inventory.inventories import items
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.teardown import drafts, release
+from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
-from unwind.teardown.recorded_removal import LiveRemoval, RecordedRemoval, shard_of
+from unwind.teardown.force_release import LetGo
+from unwind.teardown.recorded_removal import LiveRemoval, RecordedRemoval, member_shard
 from unwind.teardown.records import KEEP, NotStoredError, TeardownCaches, TeardownRecords, left_of
-from unwind.teardown.release import LetGo
 from unwind.teardown.status import StepView, TeardownProgress, step_reports
 
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ class WithdrawalRecords(Controller[str]):
         """Why the owner is released before its objects are removed; None if it is not."""
         resource = _OWNERS[subject.owner.group, subject.owner.kind]
         whole = msgspec.structs.replace(subject.target, annotations=subject.annotations)
-        forced = await release.forced(self._client, resource, whole, reviewed=False)
+        forced = await force_release.forced(self._client, resource, whole, reviewed=False)
         if forced or paused:
             return forced
         record = self._find(subject)
-        overdue = record is not None and release.overdue(record, now=self._clock.now())
-        return release.expired(record.spec) if record and overdue else None
+        overdue = record is not None and force_release.overdue(record, now=self._clock.now())
+        return force_release.expired(record.spec) if record and overdue else None
 
     async def end(
         self, subject: RecordedRemoval, *, total: int, removed: int, left: int, let_go: LetGo | None = None
@@ -226,7 +226,7 @@ class WithdrawalRecords(Controller[str]):
         if live := self._live.get(key):
             return live.subject.shard
         record = self._record(key)
-        return shard_of(record.spec.member) if record and record.spec.member else None
+        return member_shard(record.spec.member) if record and record.spec.member else None
 
     def _describe(self, key: str) -> dict[str, str]:
         return {"teardown": key.partition("/")[2]}
@@ -264,13 +264,13 @@ class WithdrawalRecords(Controller[str]):
 
     async def _update(self, live: LiveRemoval, teardown: Teardown) -> float:
         subject = live.subject
-        overdue = not live.paused and release.overdue(teardown, now=self._clock.now())
+        overdue = not live.paused and force_release.overdue(teardown, now=self._clock.now())
         if subject.cause is Cause.PRUNED:
             # Its owner does not wait for it, so it is released here.
             live.let_go = live.let_go or await self.let_go(subject, paused=live.paused)
             if live.let_go:
                 subject.release(live.let_go)
-        elif overdue and release.expired(teardown.spec):
+        elif overdue and force_release.expired(teardown.spec):
             subject.wake()
         view = TeardownProgress(
             steps=(live.view(teardown.spec.plan.objects if teardown.spec.plan else 0),),
@@ -288,7 +288,7 @@ class WithdrawalRecords(Controller[str]):
             live.written_at = now
             async with self._client.aside:
                 await self._write(teardown, status)
-        left = None if live.paused else release.remaining(teardown, now=self._clock.now())
+        left = None if live.paused else force_release.remaining_seconds(teardown, now=self._clock.now())
         # A change of what it waits for is reported; progress is not.
         progressing = live.runners and not live.waits
         return min(_COUNTS_EVERY if progressing else _LOOK_AGAIN, left or _LOOK_AGAIN)

@@ -21,7 +21,7 @@ def review(version: str, **request: Any) -> bytes:
 def test_every_answer_has_the_number_and_the_version_of_its_question(version: str) -> None:
     # Whatever the request itself contains.
     for more in ({}, {"apiVersion": "x"}):
-        asked = admission.asked(review(version, uid="q", **more))
+        asked = admission.admission_request(review(version, uid="q", **more))
         for answer in (
             admission.allowed(asked),
             admission.denied(asked, "no"),
@@ -34,7 +34,7 @@ def test_every_answer_has_the_number_and_the_version_of_its_question(version: st
 
 
 def test_a_refusal_has_a_code_a_reason_and_a_message() -> None:
-    asked = admission.asked(review(V1, uid="q"))
+    asked = admission.admission_request(review(V1, uid="q"))
     said = {"code": 403, "reason": "Forbidden", "message": "no"}
     assert msgspec.json.decode(admission.denied(asked, "no"))["response"] == {
         "uid": "q",
@@ -46,14 +46,14 @@ def test_a_refusal_has_a_code_a_reason_and_a_message() -> None:
 
 
 def test_a_patch_is_sent_in_base64() -> None:
-    asked, patch = admission.asked(review(V1, uid="q")), [{"op": "remove", "path": "/x"}]
+    asked, patch = admission.admission_request(review(V1, uid="q")), [{"op": "remove", "path": "/x"}]
     response = msgspec.json.decode(admission.patched(asked, patch))["response"]
     assert response["patchType"] == "JSONPatch"
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == patch
 
 
 def test_what_is_asked_is_read() -> None:
-    asked = admission.asked(
+    asked = admission.admission_request(
         review(
             V1BETA1,
             uid="q",
@@ -88,7 +88,7 @@ def test_what_is_asked_is_read() -> None:
 )
 def test_what_is_no_review_is_refused_with_a_sentence(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"^cannot decode AdmissionReview: "):
-        admission.asked(body)
+        admission.admission_request(body)
 
 
 def test_of_a_review_that_cannot_be_read_the_number_is_known_if_it_has_one() -> None:
@@ -102,7 +102,7 @@ def test_of_a_review_that_cannot_be_read_the_number_is_known_if_it_has_one() -> 
 def test_a_review_in_which_something_stands_twice_is_answered_under_its_number() -> None:
     body = b'{"apiVersion": "admission.k8s.io/v1", "request": "no", "request": {"uid": "one", "kind": 1}}'
     with pytest.raises(ValueError, match="cannot decode AdmissionReview"):
-        admission.asked(body)
+        admission.admission_request(body)
     found = admission.barely(body)
     assert found
     assert (found.uid, found.api_version) == ("one", "admission.k8s.io/v1")

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from unwind.api import sveltos, unwind
-from unwind.api.crds import DEFINITIONS, PRESERVE, KindDefinition, groups, root_schema, schema_of
-from unwind.api.fields import Model, Word, doc, listed
+from unwind.api.crds import DEFINITIONS, PRESERVE, KindDefinition, api_groups, root_schema, schema_of
+from unwind.api.fields import Model, Word, doc, list_map
 from unwind.api.meta import Condition
 from unwind.cli import console
 from unwind.install.manifests import crds
@@ -37,7 +37,7 @@ class Outer(Model, frozen=True, kw_only=True):
     colour: Annotated[str | None, doc("The colour.", choice=Colour, default="Red")] = None
     share: int | str | None = None
     inner: Inner = Inner()
-    many: Annotated[tuple[Condition, ...], doc("All of them.", **listed("type"))] = ()
+    many: Annotated[tuple[Condition, ...], doc("All of them.", **list_map("type"))] = ()
     words: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     anything: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
 
@@ -59,6 +59,21 @@ def test_types_documents_and_limits_become_a_structural_schema() -> None:
     assert properties["anything"] == {"type": "object", PRESERVE: True}
     assert schema["required"] == ["someName"]
     assert PRESERVE not in schema
+
+
+class Brief(Model, frozen=True, kw_only=True):
+    """Many of something."""
+
+    all: Annotated[dict[str, Outer], doc("All of them.", brief=True, maxProperties=3)] = {}  # noqa: RUF012
+
+
+def test_the_crd_has_only_the_required_fields_of_a_brief_map_and_the_documentation_has_all() -> None:
+    found = schema_of(Brief, keep_unknown=False)["properties"]["all"]
+    one = found["additionalProperties"]
+    assert (list(one["properties"]), one["required"], one[PRESERVE]) == (["someName"], ["someName"], True)
+    assert (found["description"], found["maxProperties"]) == ("All of them.", 3)
+    whole = schema_of(Brief, keep_unknown=False, complete=True)["properties"]["all"]["additionalProperties"]
+    assert whole == schema_of(Outer, keep_unknown=False)
 
 
 def test_what_others_may_have_written_is_kept_at_every_level() -> None:
@@ -132,7 +147,7 @@ def test_the_words_of_the_proposals_are_in_the_crds() -> None:
 
 
 def test_cluster_apis_kinds_are_never_ours() -> None:
-    assert not [group for group in groups() if group.endswith("cluster.x-k8s.io")]
+    assert not [group for group in api_groups() if group.endswith("cluster.x-k8s.io")]
 
 
 def test_summaries_carry_the_whole_spec_of_their_profile() -> None:
@@ -144,7 +159,7 @@ def test_summaries_carry_the_whole_spec_of_their_profile() -> None:
 
 def test_scopes_are_those_of_the_design() -> None:
     scopes = {crd["spec"]["names"]["kind"]: crd["spec"]["scope"] for crd in crds(unwind.GROUP)}
-    assert scopes == {"Teardown": "Cluster", "Inventory": "Namespaced"}
+    assert scopes == {"Teardown": "Cluster", "Inventory": "Namespaced", "TeardownPolicy": "Cluster"}
 
 
 def test_the_crds_are_printed_the_same_each_time_and_without_anchors() -> None:

@@ -178,6 +178,9 @@ def test_a_cluster_without_a_class_has_no_class_name(topology: str) -> None:
 def test_a_cluster_is_paused_by_its_spec_or_by_the_annotation() -> None:
     assert wire('{"spec": {"paused": true}}', capi.Cluster).paused
     assert wire(f'{{"metadata": {{"annotations": {{"{names.PAUSED_ANNOTATION}": ""}}}}}}', capi.Cluster).paused
+    held = wire(f'{{"metadata": {{"annotations": {{"{names.PAUSED_ANNOTATION}": "unwind.dev"}}}}}}', capi.Cluster)
+    assert held.held
+    assert not held.paused, "Cluster API waits for its gate, and Unwind opens it"
 
 
 def test_an_extension_without_a_namespace_selector_is_told_from_one_that_matches_everything() -> None:

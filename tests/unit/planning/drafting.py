@@ -16,6 +16,7 @@ def draft(
     namespace: str = "",
     declared: str = "",
     objects: int = 1,
+    last: bool = False,
 ) -> Draft:
     """A profile on the cluster; `needs`: names, separated by spaces."""
     return Draft(
@@ -27,4 +28,5 @@ def draft(
         depends_on=tuple(needs.split()),
         effort=effort,
         objects=objects,
+        last=last,
     )

@@ -51,6 +51,20 @@ def test_a_name_means_a_profile_of_the_same_kind_and_namespace() -> None:
     assert {step.name: step.needs for step in made.steps if step.needs} == {"app": ("base",), "p--app": ("p--base",)}
 
 
+def test_a_last_step_goes_after_all_others_of_any_kind() -> None:
+    made = plan(
+        [
+            draft("network", "app storage", last=True),
+            draft("storage", last=True),
+            draft("app", "base"),
+            draft("base"),
+            draft("p--app", kind="Profile", namespace="team", declared="app"),
+        ]
+    )
+    assert waves(made) == [["app", "p--app"], ["base"], ["network"], ["storage"]]
+    assert made.warnings == ()
+
+
 def test_a_name_given_twice_is_one_edge() -> None:
     assert plan([draft("a", "b b"), draft("b")]) == plan([draft("a", "b"), draft("b")])
 

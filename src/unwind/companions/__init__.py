@@ -1,0 +1,1 @@
+"""Companions: deployers that people already run, whose inventories Unwind removes in order."""

@@ -1,0 +1,455 @@
+"""Flux as a companion: Kustomizations and HelmReleases are the handles, on the management cluster or on the member.
+
+On the management cluster, `spec.kubeConfig` says which cluster a handle deploys on. On the member, Flux deploys on the
+cluster that it runs in. Flux lets go of a handle when its DELETEs are accepted, so `HandleRemover` does the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.capi import KUBECONFIG_SECRET_TYPE, KUBECONFIG_SUFFIX
+from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.names import CLUSTER_NAME_LABEL, Finalizer
+from unwind.api.policies import SourceKind
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
+from unwind.companions import flux_inventory as rules
+from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
+from unwind.companions.flux_inventory import Place
+from unwind.companions.handle_remover import HandleRemover
+from unwind.concurrency import gather_limited
+from unwind.deploy.helm_install import parts_of
+from unwind.errors import UnwindError
+from unwind.helm import release_secrets
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.updates import revise
+from unwind.members import contents, credentials
+from unwind.members.targets import ClusterTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from unwind.companions.flux_inventory import FluxObject
+    from unwind.kube.client import Object
+    from unwind.kube.decoding import Metadata
+    from unwind.members.member import Member
+
+log = logs.get(__name__)
+
+_KINDS = (KUSTOMIZATIONS, HELM_RELEASES)
+# Flux tries these keys of a Secret, in this order.
+_KUBECONFIG_KEYS = ("value", "value.yaml")
+_CONTROLLERS = {
+    KUSTOMIZATIONS.kind: "Flux (kustomize-controller)",
+    HELM_RELEASES.kind: "Flux (helm-controller)",
+}
+_AT_ONCE = 16
+# The API server answers this for a kind that it does not serve.
+_NOT_SERVED = 404
+_ITSELF = "it deploys Flux itself, which goes with the cluster"
+
+
+class FoundHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """A Kustomization or HelmRelease that deploys on the cluster, and what it deployed."""
+
+    resource: Resource
+    obj: Kustomization | HelmRelease
+    on_member: bool
+    entries: tuple[HandleEntry, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        meta = self.obj.metadata
+        return Place(self.resource.kind, meta.namespace, meta.name)
+
+    @property
+    def refs(self) -> tuple[ObjectRef, ...]:
+        return tuple(entry.object for entry in self.entries)
+
+
+class FluxCompanion:
+    """Flux, in both topologies."""
+
+    source = SourceKind.FLUX
+    controller = "Flux"
+
+    def __init__(self, client: Client, *, trusts_suspended: bool = False) -> None:
+        """`client`: of the management cluster. `trusts_suspended`: a suspended parent does not create a handle again.
+        It may be resumed while a cluster is deleted; a user who suspends it to delete a handle knows what follows."""
+        self._client = client
+        self._trusts_suspended = trusts_suspended
+        self._remover = HandleRemover(self)
+
+    @property
+    def remover(self) -> HandleRemover:
+        return self._remover
+
+    def owns(self, ref: ObjectRef) -> bool:
+        return rules.is_handle(ref)
+
+    def resource(self, handle: ObjectRef) -> Resource:
+        return rules.resource_of(handle)
+
+    def is_marked(self, handle: ObjectRef, found: Metadata) -> bool:
+        return rules.is_marked(handle, found.labels or {})
+
+    def why_kept(self, handle: ObjectRef, kind: str, found: Metadata) -> str:
+        return rules.why_kept(handle, labels=found.labels or {}, annotations=found.annotations or {}, kind=kind)
+
+    # Handles
+
+    async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
+        found: dict[tuple[Resource, bool], list[FoundHandle]] = {}
+
+        async def read(resource: Resource, *, on_member: bool) -> None:
+            found[resource, on_member] = await (
+                self._on_member(resource, member)
+                if on_member
+                else self._on_management(resource, target, member, namespaces)
+            )
+
+        places = [(resource, on_member) for resource in _KINDS for on_member in (False, True)]
+        await gather_limited((read(resource, on_member=there) for resource, there in places), limit=_AT_ONCE)
+        return handles_of([handle for place in places for handle in found[place]])
+
+    async def _on_management(
+        self, resource: Resource, target: ClusterTarget, member: Member, namespaces: Collection[str]
+    ) -> list[FoundHandle]:
+        """Those of the management cluster that deploy on the target."""
+        if not await is_installed(self._client, resource):
+            return []
+        found: list[FluxObject] = []
+        for namespace in sorted(namespaces):
+            found += [_typed(resource, item) for item in await self._client.list(resource, namespace=namespace)]
+        users: dict[tuple[str, SecretKey], list[FluxObject]] = {}
+        for obj in found:
+            if (config := obj.spec.kube_config) and config.secret_ref and config.secret_ref.name:
+                users.setdefault((obj.metadata.namespace, config.secret_ref), []).append(obj)
+        mine: list[FluxObject] = []
+        for (namespace, ref), objs in users.items():
+            try:
+                if await self._is_of_target(target, member, namespace, ref):
+                    mine += objs
+            except UnwindError as error:
+                deployed = [obj for obj in objs if _has_deployed(obj)]
+                if deployed:
+                    raise _unknown_cluster(resource, deployed[0], error) from error
+                log.warning("kubeconfig not usable", object=f"Secret {namespace}/{ref.name}", error=str(error))
+        return [
+            FoundHandle(resource=resource, obj=obj, on_member=False, entries=await entries_of(obj, member))
+            for obj in mine
+        ]
+
+    async def _is_of_target(self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey) -> bool:
+        """Whether a Secret has a kubeconfig of the target: Cluster API wrote it, a provider labelled it, or the cluster
+        that it leads to has the identity of the target. Raises if that is unknown."""
+        if (namespace, ref.name) == (target.home, target.secret):
+            return True
+        try:
+            secret = await self._client.get(SECRETS, ref.name, namespace=namespace)
+        except NotFoundError:
+            # By its name it is of another Cluster, which may be gone. Providers call others NAME-USE-kubeconfig.
+            by_name = namespace == target.home and ref.name.endswith(KUBECONFIG_SUFFIX)
+            if by_name and not ref.name.startswith(f"{target.ref.name}-"):
+                return False
+            raise
+        labels = secret["metadata"].get("labels") or {}
+        if namespace == target.ref.namespace and secret.get("type") == KUBECONFIG_SECRET_TYPE:
+            return bool(labels.get(CLUSTER_NAME_LABEL) == target.ref.name)
+        return await _leads_to(secret, ref.key, member)
+
+    async def _on_member(self, resource: Resource, member: Member) -> list[FoundHandle]:
+        """Those of Flux on the member itself. With a kubeconfig, they deploy on yet another cluster."""
+        if not await is_installed(member.client, resource):
+            return []
+        found = [_typed(resource, item) for item in await member.client.list(resource)]
+        return [
+            FoundHandle(resource=resource, obj=obj, on_member=True, entries=await entries_of(obj, member))
+            for obj in found
+            if obj.spec.kube_config is None
+        ]
+
+    async def is_on_member(self, handle: ObjectRef, home: Member, member: Member) -> bool:
+        resource = rules.resource_of(handle)
+        if not await is_installed(member.client, resource):
+            return False
+        try:
+            found = await member.client.get(resource, handle.name, namespace=handle.namespace)
+        except NotFoundError:
+            return False
+        del home
+        return bool(found["metadata"]["uid"] == handle.uid)
+
+    # Removal
+
+    def why_held(self, handle: Object) -> str:
+        return why_held(_read(handle))
+
+    def before_delete(self, handle: Object) -> Object:
+        return rules.before_delete(_read(handle))
+
+    def before_stay(self, handle: Object) -> Object:
+        return rules.before_stay(handle)
+
+    async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
+        obj = _read(handle)
+        # helm-controller has forgotten a release that it has uninstalled. The snapshot and earlier calls know it.
+        return await recorded_entries(obj, member)
+
+    async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
+        obj = _read(handle)
+        # It is being deleted, so it creates nothing any more. Its children are verified and were kept only for this.
+        children, parent = (
+            [ref for ref in _inventory(obj) if rules.is_handle(ref)],
+            ref_of(_resource(obj), obj.metadata),
+        )
+        await gather_limited((_let_go(member.client, ref, parent) for ref in children), limit=_AT_ONCE)
+        return DeletedHandle(
+            working=rules.working(obj, _CONTROLLERS[handle["kind"]]),
+            recreated_by=await self._recreated_by(obj, member),
+        )
+
+    async def _recreated_by(self, obj: FluxObject, member: Member) -> ObjectRef | None:
+        """What would create a handle again if it were gone now; None if nothing would.
+
+        A handle on the member may be a child of a handle on the management cluster: its labels have the same form.
+        """
+        parent = rules.parent_of(obj.metadata)
+        if parent is None or parent.kind != KUSTOMIZATIONS.kind:
+            return parent  # a ResourceSet, which Unwind does not read
+        mine = (obj.metadata.namespace, obj.metadata.name)
+        for client in (member.client, self._client):
+            if not await is_installed(client, KUSTOMIZATIONS):
+                continue
+            try:
+                found = await client.get(KUSTOMIZATIONS, parent.name, namespace=parent.namespace, type=Kustomization)
+            except NotFoundError:
+                continue
+            stopped = found.metadata.terminating or (found.spec.suspend and self._trusts_suspended)
+            # A parent that has pruned it does not have it in its inventory any more.
+            if not stopped and mine in {(ref.namespace, ref.name) for ref in _inventory(found)}:
+                return parent
+        return None
+
+
+def why_held(obj: FluxObject) -> str:
+    """Why Flux would not remove everything if a handle were deleted as it is; empty if it would (pure)."""
+    if why := rules.why_held(obj):
+        return why
+    if rules.manages_flux(_inventory(obj)):
+        return (
+            "deploys Flux itself besides other objects, and Flux cannot remove itself; move the other objects to"
+            " another Kustomization"
+        )
+    return ""
+
+
+# Handles
+
+
+def handles_of(found: Sequence[FoundHandle]) -> list[Handle]:
+    """The handles of a cluster with their order (pure). Raises if two of them have the same step."""
+    parents: dict[Place, set[str]] = {}
+    for item in found:
+        for child in rules.children(item.place, item.refs):
+            parents.setdefault(child, set()).add(step_of(item.place))
+    # Flux on the member, deployed from the management cluster: it goes after all that it deployed.
+    below = {step_of(item.place) for item in found if not item.on_member and rules.manages_flux(item.refs)}
+    handles = [_handle(item, parents.get(item.place, set()) if item.on_member else set(), below) for item in found]
+    for place, times in Counter(item.place for item in found).items():
+        if times > 1:
+            raise UnwindError(
+                f"{step_of(place)} exists on the management cluster and on the cluster itself, and both deploy on it",
+                remedy="rename one of them",
+            )
+    return handles
+
+
+def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> Handle:
+    needs = dict.fromkeys(
+        [
+            *(step_of(place) for place in rules.dependencies(item.obj, item.resource.kind)),
+            *sorted(parents),
+            *(sorted(below) if item.on_member else ()),
+        ]
+    )
+    others = [
+        ref
+        for ref in item.refs
+        if not rules.is_handle(ref) and not rules.is_part_of_flux(ref, namespace=item.obj.metadata.namespace)
+    ]
+    itself = item.on_member and rules.manages_flux(item.refs) and not others
+    return Handle(
+        ref=ref_of(item.resource, item.obj.metadata),
+        source=SourceKind.FLUX,
+        entries=tuple(msgspec.structs.replace(entry, kept=_ITSELF) for entry in item.entries)
+        if itself
+        else item.entries,
+        depends_on=tuple(needs),
+        ordered=bool(needs),
+        terminating=item.obj.metadata.terminating,
+        on_member=item.on_member,
+        stays=_ITSELF if itself else "",
+        warnings=(*item.warnings, *_warnings(item)),
+    )
+
+
+def _warnings(item: FoundHandle) -> Iterable[str]:
+    if held := rules.why_held(item.obj):
+        yield f"it {held}"
+    if not item.on_member and (parent := rules.parent_of(item.obj.metadata)):
+        yield f"{parent} would create it again; it stays, being deleted, until the cluster is gone"
+
+
+def step_of(place: Place) -> str:
+    """The name of a step (pure)."""
+    return step_name(ObjectRef(kind=place.kind, namespace=place.namespace, name=place.name))
+
+
+# Inventories
+
+
+async def entries_of(obj: FluxObject, member: Member) -> tuple[HandleEntry, ...]:
+    """What a handle deployed on the member."""
+    if isinstance(obj, HelmRelease) and obj.metadata.terminating and not _is_recorded(obj):
+        # helm-controller forgets its release when it has uninstalled it, with or without waiting for its objects.
+        return await _labelled_entries(obj, member)
+    return await recorded_entries(obj, member)
+
+
+def _is_recorded(obj: HelmRelease) -> bool:
+    return bool(obj.status.inventory or obj.status.storage_namespace)
+
+
+async def recorded_entries(obj: FluxObject, member: Member) -> tuple[HandleEntry, ...]:
+    """What a handle deployed, by its inventory or the Secrets of its release; empty if it has neither."""
+    if isinstance(obj, Kustomization) or obj.status.inventory:
+        return tuple(HandleEntry(object=ref) for ref in _inventory(obj))
+    return await _release_entries(obj, member) if obj.status.storage_namespace else ()
+
+
+async def _labelled_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntry, ...]:
+    """The objects on the member that carry Flux's labels for a handle. Expensive: lists everything."""
+    handle = ref_of(HELM_RELEASES, obj.metadata)
+    found = await contents.cluster_contents(member.client, member.discovery)
+    return tuple(
+        HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid=""))
+        for item in found
+        if rules.is_marked(handle, item.metadata.labels or {})
+    )
+
+
+async def _release_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntry, ...]:
+    """What the Helm release of a handle deployed, from its Secrets: helm-controller before 1.5 keeps no inventory."""
+    entries: dict[ObjectRef, HandleEntry] = {}
+    for name in dict.fromkeys(item.name for item in obj.status.history):
+        revisions = await release_secrets.history(member.client, namespace=obj.status.storage_namespace, release=name)
+        # A failed upgrade leaves objects of the last two.
+        for revision in revisions[-2:]:
+            release = revision.release
+            manifests = await asyncio.to_thread(release_secrets.release_manifests, release)
+            manifests = [item for item in manifests if not item.hook]
+            parts = await parts_of(member, manifests, namespace=release.namespace)
+            served = {id(part.manifest): part.ref for part in parts}
+            for item in manifests:
+                # Whether an object of a kind that is not served exists is decided when it is looked for.
+                ref = served.get(id(item)) or ObjectRef(
+                    group=item.group, version=item.version, kind=item.kind, namespace=item.namespace, name=item.name
+                )
+                entries[ref] = HandleEntry(object=ref)
+    return tuple(entries.values())
+
+
+def _has_deployed(obj: FluxObject) -> bool:
+    """Whether a handle has deployed something, as far as its status says."""
+    released = isinstance(obj, HelmRelease) and bool(obj.status.storage_namespace or obj.status.history)
+    return released or bool(_inventory(obj))
+
+
+def _unknown_cluster(resource: Resource, obj: FluxObject, error: UnwindError) -> UnwindError:
+    meta = obj.metadata
+    return UnwindError(
+        f"cannot determine the cluster of {resource.kind} {meta.namespace}/{meta.name}: {error}",
+        remedy="restore the Secret with its kubeconfig, or delete the handle if its cluster is gone",
+    )
+
+
+def _inventory(obj: FluxObject) -> tuple[ObjectRef, ...]:
+    return rules.inventory_refs(obj.status.inventory)
+
+
+def _typed(resource: Resource, obj: Object) -> FluxObject:
+    if resource == KUSTOMIZATIONS:
+        return msgspec.convert(obj, Kustomization)
+    return msgspec.convert(obj, HelmRelease)
+
+
+def _resource(obj: FluxObject) -> Resource:
+    return KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES
+
+
+def _read(handle: Object) -> FluxObject:
+    return _typed(KUSTOMIZATIONS if handle["kind"] == KUSTOMIZATIONS.kind else HELM_RELEASES, handle)
+
+
+# Reads and writes
+
+
+async def _leads_to(secret: Object, key: str, member: Member) -> bool:
+    """Whether the kubeconfig in a Secret leads to this member. Raises if that is unknown.
+
+    An address only makes it a candidate: the cluster is asked for its identity. Clusters at other addresses are not
+    asked, because there may be a thousand of them, and users of that namespace decide where a kubeconfig leads to.
+    """
+    meta = secret["metadata"]
+    ref = ObjectRef(kind=SECRETS.kind, namespace=meta["namespace"], name=meta["name"], uid=meta["uid"])
+    data = secret.get("data") or {}
+    key = key or next((item for item in _KUBECONFIG_KEYS if item in data), "")
+    way = credentials.connection(ClusterTarget(ref=ref, secret=meta["name"], secret_key=key), secret)
+    if way.server != member.client.connection.server:
+        return False
+    async with Client(way) as client:
+        return await client.cluster_uid() == member.system_uid
+
+
+async def is_installed(client: Client, resource: Resource) -> bool:
+    """Whether Flux's CRD is installed. Raises if that is unknown."""
+    try:
+        # Without the schema, which is 100 KB for a Kustomization.
+        await client.get_metadata(CUSTOM_RESOURCE_DEFINITIONS, f"{resource.plural}.{resource.group}")
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _let_go(client: Client, ref: ObjectRef, parent: ObjectRef) -> None:
+    """Remove Unwind's finalizer from a handle that Flux has let go of already, if this parent deployed it."""
+    resource = rules.resource_of(ref)
+    try:
+        found = await client.get(resource, ref.name, namespace=ref.namespace)
+    except NotFoundError:
+        return
+    except ApiError as error:
+        if error.code == _NOT_SERVED:
+            return  # the kind is gone
+        raise
+    # Users who may write the status of the parent can put any handle into its inventory.
+    if not rules.is_marked(parent, found["metadata"].get("labels") or {}):
+        return
+
+    def change(now: Object) -> Object | None:
+        meta = now["metadata"]
+        have = meta.get("finalizers") or []
+        if "deletionTimestamp" not in meta or FLUX_FINALIZER in have or Finalizer.HANDLE not in have:
+            return None
+        return {"metadata": {"finalizers": [item for item in have if item != Finalizer.HANDLE]}}
+
+    await revise(client, resource, found, change)

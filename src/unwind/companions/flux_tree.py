@@ -1,0 +1,217 @@
+"""A Kustomization or HelmRelease with everything nested in it: what its deletion deletes, on which clusters.
+
+`unwind plan` and a requested deletion read the same tree, so that they agree.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, KubeConfig, Kustomization, SecretKey
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.policies import SourceKind
+from unwind.api.resources import SECRETS
+from unwind.companions import flux, snapshots
+from unwind.companions import flux_inventory as rules
+from unwind.companions.companion import Handle, step_name
+from unwind.companions.flux_inventory import Place
+from unwind.companions.snapshots import Snapshot
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+from unwind.members.member import Member
+from unwind.members.targets import ClusterTarget
+from unwind.removal.deletion_scope import Told
+
+if TYPE_CHECKING:
+    from unwind.api.unwind import Entry
+    from unwind.companions.flux_inventory import FluxObject
+    from unwind.kube.client import Client, Object
+    from unwind.members.members import Members
+
+# A Kustomization can contain Kustomizations that contain others; more than these are not read.
+_HANDLES = 500
+# Flux tries these keys of a Secret, in this order.
+_KUBECONFIG_KEYS = ("value", "value.yaml")
+
+
+class TreeHandle(msgspec.Struct, kw_only=True):
+    """The root of a tree, or a Kustomization or HelmRelease that is nested in it."""
+
+    obj: Kustomization | HelmRelease
+    place: Member
+    """The cluster that it is on."""
+    needs: set[str]
+    """The steps that go after it: what it depends on, and what deployed it."""
+    parent: TreeHandle | None = None
+    """None for the root."""
+    member: Member | None = None
+    """The cluster that it deploys on; None if it could not be reached."""
+    snapshot: Snapshot | None = None
+    failed: str = ""
+    """Why it is not known what it deployed; empty if it is."""
+
+    @property
+    def ref(self) -> ObjectRef:
+        return reference(self.obj)
+
+    @property
+    def step(self) -> str:
+        return step_name(self.ref)
+
+    @property
+    def held(self) -> str:
+        """Why Flux would not remove everything; empty if it would."""
+        return flux.why_held(self.obj)
+
+    @property
+    def there(self) -> list[Entry]:
+        """What it deployed and still exists."""
+        return [entry for entry in self.snapshot.entries.values() if entry.object.uid] if self.snapshot else []
+
+
+class FluxTree:
+    """Reads a handle and what is nested in it. The connections to its clusters last as long as the context `open`."""
+
+    def __init__(self, companion: flux.FluxCompanion, members: Members, here: Member) -> None:
+        """`here`: the cluster of the root."""
+        self.open = AsyncExitStack()
+        self.handles: dict[tuple[str, Place], TreeHandle] = {}
+        """By the identity of the cluster that the handle is on; the root first."""
+        self._companion = companion
+        self._members = members
+        self._here = here
+        self._connected: dict[tuple[str, str], Member] = {}
+        self._objects: dict[str, snapshots.MemberObjects] = {}
+
+    async def read(self, obj: FluxObject) -> None:
+        """Read the tree of a root."""
+        await self._read(obj, self._here, parent=None)
+
+    async def _read(self, obj: FluxObject, place: Member, *, parent: TreeHandle | None) -> None:
+        ref = reference(obj)
+        key = (place.system_uid, Place(ref.kind, ref.namespace, ref.name))
+        above = {parent.step} if parent else set()
+        if known := self.handles.get(key):
+            known.needs |= above
+            return
+        needs = {flux.step_of(it) for it in rules.dependencies(obj, ref.kind)}
+        found = self.handles[key] = TreeHandle(obj=obj, place=place, needs=needs | above, parent=parent)
+        if len(self.handles) > _HANDLES:
+            raise UnwindError(f"cannot delete more than {_HANDLES} Kustomizations and HelmReleases at once")
+        try:
+            found.member = await self._member_of(obj, place)
+            found.snapshot = await self._snapshot(obj, found.member)
+        except UnwindError as error:
+            found.failed = f"cannot read what it deployed: {error}"
+            return
+        # Flux leaves a child that it keeps, and what that deployed.
+        going = [entry.object for entry in found.there if not entry.kept]
+        for child in rules.children(key[1], going):
+            try:
+                await self._read(await get(found.member.client, child), found.member, parent=found)
+            except NotFoundError:
+                continue  # it is gone by now
+            except UnwindError as error:
+                found.failed = f"cannot read {flux.step_of(child)}: {error}"
+
+    async def _member_of(self, obj: FluxObject, place: Member) -> Member:
+        """The cluster that a handle deploys on."""
+        config = obj.spec.kube_config
+        if config is None:
+            return place
+        namespace, secret = obj.metadata.namespace, rules.kubeconfig_secret(config)
+        if not secret or place is not self._here:
+            raise UnwindError(
+                f"{reference(obj)} deploys on another cluster, whose kubeconfig is not in a Secret of this cluster",
+                remedy="use a kubeconfig of the cluster that it is on",
+            )
+        if (namespace, secret) not in self._connected:
+            target = await secret_target(place.client, namespace, config)
+            opened = await self.open.enter_async_context(self._members.member(target))
+            self._connected[namespace, secret] = opened
+        return self._connected[namespace, secret]
+
+    async def _snapshot(self, obj: FluxObject, member: Member) -> Snapshot:
+        objects = self._objects.setdefault(member.system_uid, snapshots.MemberObjects(member))
+        return await snapshots.take(objects, self._companion, await handle_of(obj, member))
+
+    async def refused(self) -> list[Told]:
+        """Why nothing of the tree may be deleted: Flux would leave objects, or handles outside of it depend on it."""
+        tree = list(self.handles.values())
+        found = [Told(it.ref, it.held) for it in tree if it.held]
+        # Only where the tree is: users of other namespaces must not be able to stop a deletion.
+        places = {(it.place.system_uid, it.ref.namespace): it for it in tree}
+        for (cluster, namespace), it in sorted(places.items(), key=lambda one: one[0]):
+            mine = {key[1] for key in self.handles if key[0] == cluster}
+            for resource, kind in ((KUSTOMIZATIONS, Kustomization), (HELM_RELEASES, HelmRelease)):
+                if not await flux.is_installed(it.place.client, resource):
+                    continue
+                listed = await it.place.client.list(resource, namespace=namespace)
+                for obj in msgspec.convert(listed, list[kind]):  # type: ignore[valid-type]
+                    found += _dependent(obj, mine)
+        return found
+
+
+def _dependent(obj: FluxObject, tree: set[Place]) -> list[Told]:
+    """The refusal if an object outside of a tree depends on a handle in it (pure)."""
+    ref = reference(obj)
+    if obj.metadata.terminating or Place(ref.kind, ref.namespace, ref.name) in tree:
+        return []
+    needed = [flux.step_of(place) for place in rules.dependencies(obj, ref.kind) if place in tree]
+    return [Told(ref, f"depends on {', '.join(needed)}; delete it first")] if needed else []
+
+
+async def secret_target(
+    client: Client, namespace: str, config: KubeConfig, ref: ObjectRef | None = None
+) -> ClusterTarget:
+    """The cluster that the kubeconfig of a handle leads to. `ref`: its Secret as it was recorded."""
+    name, key = rules.kubeconfig_secret(config), config.secret_ref.key if config.secret_ref else ""
+    try:
+        secret = await client.get(SECRETS, name, namespace=namespace)
+    except NotFoundError:
+        raise UnwindError(
+            f"cannot connect to a cluster: Secret {namespace}/{name} with its kubeconfig not found",
+            remedy="create the Secret",
+        ) from None
+    if not key:
+        key = next((item for item in _KUBECONFIG_KEYS if item in (secret.get("data") or {})), "")
+    ref = ref or ObjectRef(
+        version="v1", kind=SECRETS.kind, namespace=namespace, name=name, uid=secret["metadata"]["uid"]
+    )
+    return ClusterTarget(ref=ref, secret=name, secret_namespace=namespace, secret_key=key)
+
+
+def kube_config(handle: Object) -> KubeConfig | None:
+    """The `spec.kubeConfig` of a handle (pure)."""
+    found = handle["spec"].get("kubeConfig")
+    return msgspec.convert(found, KubeConfig) if found else None
+
+
+def config_of(secret: ObjectRef) -> KubeConfig:
+    """The configuration that names a Secret (pure)."""
+    return KubeConfig(secret_ref=SecretKey(name=secret.name))
+
+
+async def handle_of(obj: FluxObject, member: Member) -> Handle:
+    """A handle with what it deployed."""
+    return Handle(
+        ref=reference(obj),
+        source=SourceKind.FLUX,
+        entries=await flux.entries_of(obj, member),
+        terminating=obj.metadata.terminating,
+    )
+
+
+def reference(obj: FluxObject) -> ObjectRef:
+    """A reference to a Kustomization or HelmRelease (pure)."""
+    return ref_of(KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES, obj.metadata)
+
+
+async def get(client: Client, place: Place) -> FluxObject:
+    """A Kustomization or HelmRelease, read from the API server. Raises NotFoundError."""
+    if place.kind == KUSTOMIZATIONS.kind:
+        return await client.get(KUSTOMIZATIONS, place.name, namespace=place.namespace, type=Kustomization)
+    return await client.get(HELM_RELEASES, place.name, namespace=place.namespace, type=HelmRelease)

@@ -1,0 +1,165 @@
+"""Informers of the handles on the management cluster, by the Cluster that each deploys on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.caaph import HELM_RELEASE_PROXIES
+from unwind.api.capi import KUBECONFIG_SUFFIX
+from unwind.api.fields import Model
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
+from unwind.api.policies import SourceKind
+from unwind.api.resources import Resource
+from unwind.clock import SYSTEM
+from unwind.kube import decoding
+from unwind.kube.decoding import Key
+from unwind.kube.informers import Informer, InformerSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+
+
+class _SecretRef(Model, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class _KubeConfig(Model, frozen=True, kw_only=True):
+    secret_ref: _SecretRef | None = None
+
+
+class _ClusterRef(Model, frozen=True, kw_only=True):
+    namespace: str = ""
+    name: str = ""
+
+
+class _Spec(Model, frozen=True, kw_only=True):
+    kube_config: _KubeConfig | None = None
+    """Of Flux: the kubeconfig of the cluster that it deploys on."""
+    cluster_ref: _ClusterRef | None = None
+    """Of a HelmReleaseProxy."""
+
+
+class HandleObject(Model, frozen=True, kw_only=True):
+    """A handle, with the fields that tell which Cluster it deploys on."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
+
+
+def by_kubeconfig(handle: HandleObject) -> Key | None:
+    """The Cluster whose kubeconfig Secret a handle of Flux uses; None if it deploys elsewhere."""
+    config = handle.spec.kube_config
+    secret = config.secret_ref.name if config and config.secret_ref else ""
+    name = secret.removesuffix(KUBECONFIG_SUFFIX)
+    return Key(handle.metadata.namespace, name) if name and name != secret else None
+
+
+def by_cluster_ref(handle: HandleObject) -> Key | None:
+    """The Cluster that a HelmReleaseProxy names."""
+    ref = handle.spec.cluster_ref
+    return Key(ref.namespace or handle.metadata.namespace, ref.name) if ref and ref.name else None
+
+
+class HandleKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of handles on the management cluster, and how one names its Cluster."""
+
+    source: SourceKind
+    resource: Resource
+    cluster_of: Callable[[HandleObject], Key | None]
+
+
+HANDLES = (
+    HandleKind(source=SourceKind.HELM_RELEASE_PROXY, resource=HELM_RELEASE_PROXIES, cluster_of=by_cluster_ref),
+    HandleKind(source=SourceKind.FLUX, resource=KUSTOMIZATIONS, cluster_of=by_kubeconfig),
+    HandleKind(source=SourceKind.FLUX, resource=HELM_RELEASES, cluster_of=by_kubeconfig),
+)
+"""The handles on the management cluster."""
+
+
+class CachedHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """A handle from the cache."""
+
+    kind: HandleKind
+    metadata: ObjectMeta
+
+    @property
+    def ref(self) -> ObjectRef:
+        return ref_of(self.kind.resource, self.metadata)
+
+
+class HandleCaches(InformerSet):
+    """The informers of all kinds of handles."""
+
+    name = "handles' caches"
+
+    def __init__(self, client: Client, kinds: Iterable[HandleKind], *, clock: Clock = SYSTEM) -> None:
+        super().__init__()
+        self._kinds = tuple(kinds)
+        self._handles: dict[HandleKind, Informer[HandleObject]] = {
+            kind: Informer(
+                client,
+                decoding.typed(kind.resource, HandleObject),
+                indexes={"cluster": _indexed(kind)},
+                clock=clock,
+                troubled=self._troubled(kind.resource),
+                listed=self._listed,
+                optional=True,  # a feature may be installed before its deployer
+            )
+            for kind in self._kinds
+        }
+
+    def of(self, cluster: Key) -> list[CachedHandle]:
+        """The handles that deploy on a Cluster."""
+        return [
+            CachedHandle(kind=kind, metadata=handle.metadata)
+            for kind, informer in self._handles.items()
+            for handle in informer.cache.by("cluster", cluster)
+        ]
+
+    def clusters(self, finalizer: str) -> set[Key]:
+        """The Clusters of the handles with this finalizer."""
+        return {
+            kind.cluster_of(handle) or nowhere(handle)
+            for kind, informer in self._handles.items()
+            for handle in informer.cache
+            if finalizer in handle.metadata.finalizers
+        }
+
+    def follow(self, changed: Callable[[Key], None]) -> None:
+        """Call `changed` with the Cluster of each handle that comes, goes, or changes its Cluster or its finalizers."""
+
+        def tell(kind: HandleKind, change: Change[HandleObject]) -> None:
+            old, new = change.old, change.new
+            if old and new and _relevant(kind, old) == _relevant(kind, new):
+                return  # deployers write the status of their handles all the time
+            for handle in (old, new):
+                if handle:
+                    changed(kind.cluster_of(handle) or nowhere(handle))
+
+        for kind, informer in self._handles.items():
+            informer.subscribe(lambda change, kind=kind: tell(kind, change))  # type: ignore[misc]
+
+    def _informers(self) -> list[Informer[Any]]:
+        return list(self._handles.values())
+
+
+def _relevant(kind: HandleKind, handle: HandleObject) -> object:
+    meta = handle.metadata
+    return meta.uid, meta.finalizers, meta.terminating, kind.cluster_of(handle)
+
+
+def nowhere(handle: HandleObject) -> Key:
+    """The key of handles that deploy on no Cluster: it is the name of none."""
+    return Key(handle.metadata.namespace, "")
+
+
+def _indexed(kind: HandleKind) -> Callable[[HandleObject], tuple[Key, ...]]:
+    return lambda handle: (kind.cluster_of(handle) or nowhere(handle),)

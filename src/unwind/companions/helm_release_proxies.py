@@ -1,0 +1,193 @@
+"""HelmReleaseProxies of Cluster API's add-on provider for Helm (CAAPH) as handles.
+
+CAAPH uninstalls the release of a proxy that is deleted, and lets go of the proxy when Helm has returned: objects may
+still exist. It never uninstalls the release of a proxy with reconcileStrategy InstallOnce: Unwind does, with Helm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.caaph import (
+    HELM_CHART_PROXIES,
+    HELM_RELEASE_PROXIES,
+    HelmChartProxy,
+    HelmReleaseProxy,
+    ReconcileStrategy,
+)
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, Reason
+from unwind.api.policies import SourceKind
+from unwind.companions import proxy_rules, release_reader, release_rules
+from unwind.companions.companion import DeletedHandle, Handle
+from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.release_rules import ReleaseName
+from unwind.concurrency import gather_limited
+from unwind.deleters.outcomes import Again
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.helm import charts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from unwind.api.resources import Resource
+    from unwind.companions.companion import HandleEntry
+    from unwind.companions.release_reader import LoadedRelease
+    from unwind.helm.program import Helm
+    from unwind.inventory.inventories import Inventories
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.members.member import Member
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import StepRemover
+
+_AT_ONCE = 8
+# Nothing reports when a person uninstalls a release.
+_LOOK_AGAIN = 30.0
+
+
+class HelmReleaseProxies:
+    """CAAPH as a companion."""
+
+    source = SourceKind.HELM_RELEASE_PROXY
+    controller = proxy_rules.CONTROLLER
+
+    def __init__(self, management: Client, inventories: Inventories, helm: Helm | None) -> None:
+        """`helm`: None if the program is not installed. Then proxies with reconcileStrategy InstallOnce are held."""
+        self._management = management
+        self._inventories = inventories
+        self._releases = HelmReleases(helm)
+        self._remover = HandleRemover(self)
+        self._names: dict[str, ReleaseName] = {}
+        """The release of each handle that was read, by the uid of the handle."""
+
+    @property
+    def remover(self) -> StepRemover:
+        return self._remover
+
+    def owns(self, ref: ObjectRef) -> bool:
+        return (ref.group, ref.kind) == (HELM_RELEASE_PROXIES.group, HELM_RELEASE_PROXIES.kind)
+
+    def resource(self, handle: ObjectRef) -> Resource:
+        del handle
+        return HELM_RELEASE_PROXIES
+
+    async def is_on_member(self, handle: ObjectRef, home: Member, member: Member) -> bool:
+        del handle, home, member
+        return False
+
+    def is_marked(self, handle: ObjectRef, found: Metadata) -> bool:
+        annotations = found.annotations or {}
+        if name := self._names.get(handle.uid):
+            return release_rules.is_of_release(found, name) or release_rules.is_release_secret(found, name)
+        # The handle is gone. An object that Helm manages under this name is waited for rather than forgotten.
+        return (found.labels or {}).get(MANAGED_BY_LABEL) == MANAGED_BY_HELM and HELM_RELEASE_ANNOTATION in annotations
+
+    def why_kept(self, handle: ObjectRef, kind: str, found: Metadata) -> str:
+        del handle, kind, found  # Helm decides by the manifests in its release
+        return ""
+
+    # Reading
+
+    async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
+        client = self._management
+        if not await release_reader.is_installed(client, HELM_RELEASE_PROXIES):
+            return []
+        proxies: list[HelmReleaseProxy] = []
+        charts_found: dict[tuple[str, str], HelmChartProxy] = {}
+        for namespace in sorted(namespaces):
+            found = msgspec.convert(
+                await client.list(HELM_RELEASE_PROXIES, namespace=namespace), list[HelmReleaseProxy]
+            )
+            proxies += proxy_rules.of_cluster(found, target.ref)
+            for chart in msgspec.convert(
+                await client.list(HELM_CHART_PROXIES, namespace=namespace), list[HelmChartProxy]
+            ):
+                charts_found[namespace, chart.metadata.name] = chart
+        order = proxy_rules.dependencies(proxies, charts_found)
+        handles: list[Handle] = []
+
+        async def one(proxy: HelmReleaseProxy) -> None:
+            handles.append(await self._handle(member, proxy, order[proxy.metadata.uid]))
+
+        await gather_limited((one(proxy) for proxy in proxies), limit=_AT_ONCE)
+        return sorted(handles, key=lambda handle: handle.step)
+
+    async def _handle(self, member: Member, proxy: HelmReleaseProxy, needs: tuple[str, ...] | None) -> Handle:
+        loaded = await self._load(member, proxy)
+        return Handle(
+            ref=ref_of(HELM_RELEASE_PROXIES, proxy.metadata),
+            source=self.source,
+            entries=await _entries(member, proxy, loaded),
+            depends_on=needs or (),
+            ordered=needs is not None,
+            # CAAPH is often used for the network and the cloud controller of a cluster.
+            last=bool(loaded and loaded.cluster_role),
+            terminating=proxy.metadata.terminating,
+            warnings=tuple(proxy_rules.warnings(proxy, found=loaded is not None)),
+        )
+
+    async def _load(self, member: Member, proxy: HelmReleaseProxy) -> LoadedRelease | None:
+        """Its release on the cluster; None if there is none."""
+        name = self._names[proxy.metadata.uid] = _release(proxy)
+        return await release_reader.load(member, name) if name.name else None
+
+    # Removing
+
+    def why_held(self, handle: Object) -> str:
+        return proxy_rules.why_held(msgspec.convert(handle, HelmReleaseProxy))
+
+    def before_delete(self, handle: Object) -> Object:
+        del handle
+        return {}
+
+    def before_stay(self, handle: Object) -> Object:
+        del handle
+        return {}
+
+    async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
+        proxy = msgspec.convert(handle, HelmReleaseProxy)
+        return await _entries(member, proxy, await self._load(member, proxy))
+
+    async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
+        proxy = msgspec.convert(handle, HelmReleaseProxy)
+        working = proxy_rules.working(proxy)
+        if not working and proxy_rules.strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
+            await self._uninstall(proxy, member)
+        return DeletedHandle(working=working)
+
+    async def _uninstall(self, proxy: HelmReleaseProxy, member: Member) -> None:
+        """Uninstall a release that CAAPH leaves behind. Helm deletes only objects of the snapshot, by their uids."""
+        name = _release(proxy)
+        loaded = await release_reader.load(member, name)
+        if loaded is None:
+            return
+        hooks = release_rules.reaching_hooks(loaded.hooks, namespace=name.namespace)
+        if why := proxy_rules.why_not_uninstalled(proxy, hooks):
+            raise Again(why, after=_LOOK_AGAIN, code=Reason.HELD)
+        release = ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=name.namespace, name=name.name)
+        source = charts.source(name.namespace, name.name)
+        entries = [
+            msgspec.structs.replace(entry, source=source)
+            for chunk in await self._inventories.of(proxy.metadata.uid)
+            for entry in chunk.spec.entries.values()
+        ]
+        await self._releases.uninstall(member, release, owner="", entries=entries, has_a_say=_nobody)
+
+
+async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:
+    if loaded is None:
+        return ()
+    return proxy_rules.with_history(proxy, await release_reader.entries_of(member, loaded))
+
+
+def _release(proxy: HelmReleaseProxy) -> ReleaseName:
+    return ReleaseName(proxy.spec.namespace or "default", proxy.spec.release_name)
+
+
+async def _nobody(resource: Resource, obj: Object) -> bool:
+    """Helm deletes everything of the release, as it does when CAAPH runs it."""
+    del resource, obj
+    return False

@@ -1,0 +1,376 @@
+"""What TeardownPolicies say about a cluster: which of them select it, and how their words are merged (pure).
+
+Policies are merged on two axes. What is deleted: only what every policy that mentions it wants deleted, so Leave wins.
+What holds: whatever any policy enforces. A step with both is held, and nothing of it is deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import OnDeadline, parse_duration
+from unwind.api.fields import Unknown
+from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, RESELECT_ANNOTATION
+from unwind.api.policies import DrainPhase, Operator, SourceKind, TeardownPolicy
+from unwind.api.resources import BUILT_IN_GROUPS
+from unwind.api.unwind import Effort, Gate, PolicyRef
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from unwind.api.meta import LabelSelector, ObjectRef
+    from unwind.api.policies import PolicyDrain, PolicySource
+
+
+# Selection
+
+
+class Selection(Enum):
+    """Whether a policy selects a cluster."""
+
+    NO = "no"
+    MATCHES = "matches"
+    STILL = "still"
+    """Its selectors no longer match, but the manager recorded that they did. Only a user who may write the policy lets
+    the cluster leave, with a change of its spec or of the annotation unwind.dev/reselect."""
+
+
+def matches(policy: TeardownPolicy, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
+    """Whether the selectors of a policy match a cluster. An empty selector matches nothing."""
+    spec = policy.spec
+    return _matches(spec.cluster_selector, labels) and (
+        spec.namespace_selector is None or _matches(spec.namespace_selector, namespace_labels)
+    )
+
+
+def _matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    # A requirement with an unknown operator counts as met: the cluster is selected and held, never forgotten.
+    return (
+        not selector.empty
+        and all(
+            isinstance(Operator.read(requirement.operator), Unknown) or requirement.satisfied_by(labels)
+            for requirement in selector.match_expressions
+        )
+        and all(labels.get(key) == value for key, value in selector.match_labels.items())
+    )
+
+
+def is_current(policy: TeardownPolicy) -> bool:
+    """Whether the recorded selection is of the policy as it is. Otherwise it counts no longer."""
+    status, meta = policy.status, policy.metadata
+    return status.observed_generation == meta.generation and status.reselect == reselect(policy)
+
+
+def reselect(policy: TeardownPolicy) -> str:
+    """The value of its annotation unwind.dev/reselect."""
+    return policy.metadata.annotations.get(RESELECT_ANNOTATION, "")
+
+
+def selection(
+    policy: TeardownPolicy, uid: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+) -> Selection:
+    """Whether a policy selects the cluster with this uid and these labels."""
+    if matches(policy, labels, namespace_labels):
+        return Selection.MATCHES
+    recorded = is_current(policy) and any(cluster.uid == uid for cluster in policy.status.clusters)
+    return Selection.STILL if recorded else Selection.NO
+
+
+# Unknown words
+
+
+def unknown_words(policy: TeardownPolicy) -> list[str]:
+    """Each value of a policy that this version does not know. They hold the clusters that it selects."""
+    spec = policy.spec
+    selectors = {
+        "clusterSelector": spec.cluster_selector,
+        "namespaceSelector": spec.namespace_selector,
+        "drain.exclude": spec.drain.exclude if spec.drain else None,
+    }
+    found = [
+        f"operator of {name}: {word}"
+        for name, selector in selectors.items()
+        for requirement in (selector.match_expressions if selector else ())
+        if isinstance(word := Operator.read(requirement.operator), Unknown)
+    ]
+    for source in spec.sources:
+        if isinstance(kind := SourceKind.read(source.kind), Unknown):
+            found.append(f"kind of a source: {kind}")
+        if isinstance(effort := Effort.read(source.effort), Unknown):
+            found.append(f"effort of source {source.kind}: {effort}")
+        if source.kind == SourceKind.HELM and source.selector is None:
+            found.append(f"source {SourceKind.HELM.value} has no selector")
+        if source.kind == SourceKind.WORK and effort in (Effort.TRY, Effort.LEAVE):
+            found.append(f"source {SourceKind.WORK.value} has the effort {source.effort}, but only Enforce is possible")
+    found += _unknown_in_drain(spec.drain) if spec.drain else []
+    if isinstance(gate := Gate.read(spec.gate), Unknown):
+        found.append(f"gate: {gate}")
+    if spec.deadline and isinstance(deadline := parse_duration(spec.deadline), Unknown):
+        found.append(f"deadline: {deadline}")
+    if isinstance(on_deadline := OnDeadline.read(spec.on_deadline), Unknown):
+        found.append(f"onDeadline: {on_deadline}")
+    return found
+
+
+def _unknown_in_drain(drain: PolicyDrain) -> list[str]:
+    found = [
+        f"effort of drain {name}: {effort}"
+        for name, text in drain.efforts
+        if isinstance(effort := Effort.read(text), Unknown)
+    ]
+    for one in drain.resources:
+        if isinstance(phase := DrainPhase.read(one.phase), Unknown):
+            found.append(f"phase of drain {one.name}: {phase}")
+        if one.group in BUILT_IN_GROUPS or not one.kind:
+            found.append(f"drain {one.name}: built-in kinds cannot be drained")
+    for name, text in (("", drain.settle), *((f" {one.name}", one.settle) for one in drain.resources)):
+        if text and isinstance(settle := parse_duration(text), Unknown):
+            found.append(f"settle of drain{name}: {settle}")
+    return found
+
+
+def enforces(policy: TeardownPolicy) -> bool:
+    """Whether a policy holds the clusters that it selects. An unknown effort does."""
+    sources = [source.effort for source in policy.spec.sources]
+    return any(_holds(effort) for effort in sources) or enforces_drain(policy)
+
+
+def enforces_drain(policy: TeardownPolicy) -> bool:
+    """Whether a policy enforces anything in its section `drain`."""
+    return policy.spec.drain is not None and any(_holds(effort) for _, effort in policy.spec.drain.efforts)
+
+
+def _holds(effort: str) -> bool:
+    return Effort.read(effort) not in (Effort.TRY, Effort.LEAVE)
+
+
+def enforced_sources(policy: TeardownPolicy) -> frozenset[SourceKind]:
+    """The deployers whose steps a policy enforces."""
+    return frozenset(
+        kind
+        for source in policy.spec.sources
+        if isinstance(kind := SourceKind.read(source.kind), SourceKind) and _holds(source.effort)
+    )
+
+
+def recorded(policy: TeardownPolicy) -> PolicyRef:
+    """The policy as a Teardown records it."""
+    meta = policy.metadata
+    return PolicyRef(name=meta.name, uid=meta.uid, generation=meta.generation, enforces=enforces(policy))
+
+
+# Steps
+
+
+class StepDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What all policies of a cluster say about one handle."""
+
+    enforced_by: tuple[str, ...] = ()
+    """Names of policies, in alphabetical order."""
+    tried_by: tuple[str, ...] = ()
+    left_by: tuple[str, ...] = ()
+    own: Effort | None = None
+    """The effort that the object itself asks for, as one voice among the others; None if it has no such setting."""
+    own_from: str = ""
+    """The setting that it is from."""
+
+    @property
+    def effort(self) -> Effort:
+        """The effort of the step. Whether it may be deleted is another question: see `conflict`."""
+        if self.enforced_by or self.own is Effort.ENFORCE:
+            return Effort.ENFORCE
+        return Effort.TRY if self.deletes else Effort.LEAVE
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that the effort is from; none if it is only from the object itself."""
+        return {Effort.ENFORCE: self.enforced_by, Effort.LEAVE: self.left_by, Effort.TRY: self.tried_by}[self.effort]
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the handle may be deleted: every policy that mentions it wants that."""
+        return not self.left_by and self.own is not Effort.LEAVE
+
+    @property
+    def conflict(self) -> str:
+        """Why the step waits, if one policy enforces it and another one leaves it; empty otherwise."""
+        if self.effort is not Effort.ENFORCE or self.deletes:
+            return ""
+        enforced, left = self._said(self.enforced_by, Effort.ENFORCE), self._said(self.left_by, Effort.LEAVE)
+        return (
+            f"{enforced} says Enforce and {left} says Leave: nothing of it is deleted, and the cluster waits until one"
+            " of them changes"
+        )
+
+    def _said(self, policies: tuple[str, ...], effort: Effort) -> str:
+        own = [self.own_from] if self.own is effort else []
+        return " and ".join([*([f"TeardownPolicy {_names(policies)}"] if policies else []), *own])
+
+
+def decide(
+    policies: Sequence[TeardownPolicy],
+    source: SourceKind,
+    handle: ObjectRef,
+    *,
+    home: str,
+    on_member: bool,
+    exactly: bool = False,
+) -> StepDecision | None:
+    """What the policies of a cluster say about a handle; None if none of them makes it a step.
+
+    `home`: the namespace of the Cluster. `on_member`: the handle is on the member, and not on the management cluster.
+    `exactly`: it is a step only of policies that name it without wildcards.
+    """
+    by: dict[Effort, set[str]] = {effort: set() for effort in Effort}
+    for policy in policies:
+        for item in policy.spec.sources:
+            if item.kind != source or not _selects(item, handle):
+                continue
+            # An unknown effort holds: see `unknown_words`.
+            effort = word if isinstance(word := Effort.read(item.effort), Effort) else Effort.ENFORCE
+            # A handle in another namespace becomes a step only if the policy names that namespace: otherwise the users
+            # of any namespace could hold a cluster. Leave neither deletes nor holds anything.
+            counts = on_member or handle.namespace in (home, *item.namespaces)
+            if effort is Effort.LEAVE or (counts and (not exactly or _names_exactly(item, handle))):
+                by[effort].add(policy.metadata.name)
+    counted = on_member or handle.namespace in namespaces(policies, source, home=home)
+    if not counted or not any(by.values()) or (exactly and not (by[Effort.ENFORCE] or by[Effort.TRY])):
+        return None
+    return StepDecision(
+        enforced_by=tuple(sorted(by[Effort.ENFORCE])),
+        tried_by=tuple(sorted(by[Effort.TRY])),
+        left_by=tuple(sorted(by[Effort.LEAVE])),
+    )
+
+
+def namespaces(policies: Iterable[TeardownPolicy], source: SourceKind, *, home: str) -> frozenset[str]:
+    """The namespaces of the management cluster whose handles of a deployer can be steps."""
+    named = {
+        name for policy in policies for item in policy.spec.sources if item.kind == source for name in item.namespaces
+    }
+    return frozenset({home, *named})
+
+
+def _selects(source: PolicySource, handle: ObjectRef) -> bool:
+    if source.selector is None:
+        return source.kind != SourceKind.HELM
+    return _among(handle.namespace, source.selector.namespaces) and _among(handle.name, source.selector.names)
+
+
+def names_exactly(policies: Iterable[TeardownPolicy], source: SourceKind, handle: ObjectRef) -> bool:
+    """Whether a policy names a handle without wildcards."""
+    return any(
+        item.kind == source and _selects(item, handle) and _names_exactly(item, handle)
+        for policy in policies
+        for item in policy.spec.sources
+    )
+
+
+def _names_exactly(source: PolicySource, handle: ObjectRef) -> bool:
+    return source.selector is not None and handle.name in source.selector.names
+
+
+def _among(name: str, patterns: Collection[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# Gate
+
+# The strictest first. It can only be Auto if no policy says more, so its place decides only about the message.
+_STRICTNESS = (Gate.ADMISSION, Gate.MACHINES, Gate.HOOK, Gate.AUTO, Gate.NONE)
+
+
+class EffectiveGate(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate of a cluster, and why it has this one."""
+
+    kind: Gate | Unknown
+    """Hook, Machines, Admission or None. Unknown: a policy has an unknown value; nothing is armed, nothing disarmed."""
+    why: str
+    asked: bool
+    """Whether a policy asks for a gate: None was not chosen."""
+    conflict: str = ""
+    """Policies that choose different gates; empty if they agree. The strictest counts."""
+
+
+def effective_gate(policies: Sequence[TeardownPolicy], *, has_class: bool) -> EffectiveGate:
+    """The gate of a cluster that these policies select, which must be at least one: the strictest of all.
+
+    `has_class`: Cluster API calls the hook for the cluster, whatever the policies say.
+    """
+    words = {policy.metadata.name: Gate.read(policy.spec.gate) for policy in policies}
+    for name, word in words.items():
+        if isinstance(word, Unknown):
+            return EffectiveGate(kind=word, why=f"TeardownPolicy {name}: gate {word}", asked=True)
+    chosen = next(gate for gate in _STRICTNESS if gate in words.values())
+    by = f"TeardownPolicy {_names(sorted(name for name, word in words.items() if word is chosen))} says {chosen}"
+    # Auto gives way to every other word: it is no wish of its own.
+    others = {name: word for name, word in words.items() if word not in (chosen, Gate.AUTO)}
+    conflict = ""
+    if others and chosen is not Gate.AUTO:
+        said = ", ".join(f"{name} says {word}" for name, word in sorted(others.items()))
+        conflict = f"{by} and {said}: {chosen} counts"
+    kind, why = chosen, conflict or by
+    if chosen not in (Gate.MACHINES, Gate.ADMISSION):
+        kind = Gate.HOOK if has_class else Gate.NONE
+        calls = "calls the hook" if has_class else "calls no hook for a Cluster without ClusterClass"
+        why = f"{why}; Cluster API {calls}"
+    return EffectiveGate(kind=kind, why=why, asked=chosen is not Gate.NONE, conflict=conflict)
+
+
+# Deadline
+
+
+class EffectiveDeadline(msgspec.Struct, frozen=True, kw_only=True):
+    """The deadline of a teardown, and where each value is from."""
+
+    deadline: str = ""
+    """Empty: it waits forever."""
+    deadline_from: str = ""
+    on_deadline: str = OnDeadline.HOLD.value
+    on_deadline_from: str = ""
+
+
+def effective_deadline(policies: Sequence[TeardownPolicy], annotations: Mapping[str, str]) -> EffectiveDeadline:
+    """The deadline of a cluster that these policies select, which must be at least one.
+
+    The latest deadline counts, and Hold. Annotations of the Cluster can only make it later, or Hold.
+    """
+    spans = [
+        (_span(policy.spec.deadline), policy.spec.deadline, f"TeardownPolicy {policy.metadata.name}")
+        for policy in policies
+    ]
+    if (said := annotations.get(DEADLINE_ANNOTATION)) is not None:
+        spans.append((_span(said), said, f"annotation {DEADLINE_ANNOTATION}"))
+    latest = max(span for span, _, _ in spans)
+    [deadline, *_] = sorted(text for span, text, _ in spans if span == latest)
+    words = [
+        (OnDeadline.read(policy.spec.on_deadline), f"TeardownPolicy {policy.metadata.name}") for policy in policies
+    ]
+    if (said := annotations.get(ON_DEADLINE_ANNOTATION)) is not None:
+        words.append((OnDeadline.read(said), f"annotation {ON_DEADLINE_ANNOTATION}"))
+    holds = [where for word, where in words if word is not OnDeadline.RELEASE]
+    return EffectiveDeadline(
+        deadline="" if latest == timedelta.max else deadline,
+        deadline_from=_sources(where for span, _, where in spans if span == latest),
+        on_deadline=(OnDeadline.HOLD if holds else OnDeadline.RELEASE).value,
+        on_deadline_from=_sources(holds or [where for _, where in words]),
+    )
+
+
+def _span(text: str) -> timedelta:
+    """A duration; the longest one if there is no deadline, or it is not known."""
+    span = parse_duration(text) if text else None
+    return span if isinstance(span, timedelta) else timedelta.max
+
+
+def _sources(found: Iterable[str]) -> str:
+    return ", ".join(sorted(found))
+
+
+def _names(policies: Iterable[str]) -> str:
+    return ", ".join(policies)

@@ -1,0 +1,213 @@
+"""The controller of TeardownPolicies: records which clusters each one selects, and reports what it finds for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.features import Feature
+from unwind.api.fields import Unknown
+from unwind.api.names import Reason
+from unwind.api.policies import TEARDOWN_POLICIES, PolicyGate, TeardownPolicy
+from unwind.api.unwind import Gate
+from unwind.companions import policies, policy_status
+from unwind.companions.companion import step_name
+from unwind.companions.policies import Selection
+from unwind.companions.policy_reader import labels_of
+from unwind.companions.policy_status import SelectedCluster
+from unwind.kube.controller import Controller
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.updates import IN_TIME
+from unwind.members import targets
+from unwind.teardown.gate import GateFault
+
+if TYPE_CHECKING:
+    from unwind.api.capi import Cluster
+    from unwind.clock import Clock
+    from unwind.companions.handle_caches import HandleCaches
+    from unwind.companions.policies import EffectiveGate, StepDecision
+    from unwind.companions.policy_reader import Policies, PolicyCaches
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.metrics import Metrics
+    from unwind.members.cluster_caches import ClusterCaches
+    from unwind.members.targets import AddonTarget
+    from unwind.teardown.gate import GateStatus, MachineGates
+
+log = logs.get(__name__)
+
+# Seconds after a conflict with another write.
+_SOON = 0.5
+
+
+_NOT_INSTALLED = GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
+
+
+class PolicyController(Controller[str]):
+    """Writes the status of each policy."""
+
+    name = "policies"
+    _caches: PolicyCaches
+
+    def __init__(
+        self,
+        client: Client,
+        caches: PolicyCaches,
+        handles: HandleCaches,
+        clusters: ClusterCaches,
+        reader: Policies,
+        gate: GateStatus,
+        *,
+        machines: MachineGates | None = None,
+        owner: ShardOwner,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        """`machines`: the Machines of Clusters; None if the feature `gates` is not installed."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
+        self._client = client
+        self._handles = handles
+        self._clusters = clusters
+        self._policies = reader
+        self._gate = gate
+        self._machines = machines
+        if machines:
+            machines.subscribe(self._machines_changed)
+        # A change of one policy may end a conflict of another one.
+        caches.policies.subscribe(self._policy_changed)
+        caches.namespaces.subscribe(self._namespace_changed)
+        clusters.subscribe(self._enqueue_all)
+        clusters.clusters.subscribe(self._cluster_changed)
+        handles.subscribe(self._enqueue_all)
+        handles.follow(lambda _: self._enqueue_all())
+        gate.subscribe(self._enqueue_all)
+
+    def _policy_changed(self, change: Change[TeardownPolicy]) -> None:
+        old, new = change.old, change.new
+        if old is None or new is None or old.spec != new.spec:
+            self._enqueue_all()
+        else:
+            self._queue.add(change.key.name)
+
+    def _namespace_changed(self, change: Change[Metadata]) -> None:
+        # When the caches are filled, everything is queued anyway.
+        if self._caches.settled and labels_of(change.old) != labels_of(change.new):
+            self._enqueue_all()
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        old, new = change.old, change.new
+        if old is None or new is None or _relevant(old) != _relevant(new):
+            self._enqueue_all()
+
+    def _machines_changed(self) -> None:
+        # Later: a rollout changes many Machines, and each status names all clusters of a policy.
+        for key in list(self._caches.policies.cache.keys()):
+            self._queue.add_after(key.name, IN_TIME)
+
+    def _enqueue_all(self) -> None:
+        for key in list(self._caches.policies.cache.keys()):
+            self._queue.add(key.name)
+
+    def _describe(self, key: str) -> dict[str, str]:
+        return {"policy": key}
+
+    async def _reconcile(self, name: str) -> float | None:
+        # A cluster that is missing from a partial list would leave.
+        known = self._caches.settled and self._clusters.clusters.synced
+        policy = self._caches.policies.cache.get(Key("", name)) if known else None
+        if policy is None or not self._owner.owns(name):
+            return None
+        selected = [
+            found for cluster in self._clusters.clusters.all() if (found := self._selected(policy, cluster)) is not None
+        ]
+        wanted = policy_status.status(policy, selected, now=self._clock.now())
+        if wanted == policy.status:
+            return None
+        meta = policy.metadata
+        body = {
+            "apiVersion": TEARDOWN_POLICIES.api_version,
+            "kind": TEARDOWN_POLICIES.kind,
+            # With the resourceVersion: the status records which clusters were selected, so a write that is based on an
+            # older one would let clusters leave.
+            "metadata": {"name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": msgspec.to_builtins(wanted),
+        }
+        try:
+            written = await self._client.apply(TEARDOWN_POLICIES, body, subresource="status")
+        except NotFoundError:
+            return None  # deleted
+        except ConflictError:
+            return _SOON
+        self._caches.policies.take(msgspec.convert(written, TeardownPolicy))
+        log.info("policy evaluated", policy=name, clusters=wanted.selected, steps=wanted.steps)
+        return None
+
+    def _selected(self, policy: TeardownPolicy, cluster: Cluster) -> SelectedCluster | None:
+        target = targets.of_capi(cluster)
+        namespace_labels = self._caches.labels_of(target.ref.namespace)
+        selection = policies.selection(policy, target.ref.uid, target.labels, namespace_labels)
+        if selection is Selection.NO:
+            return None
+        all_ = self._policies.known(target).policies
+        found = policies.effective_gate(all_ or (policy,), has_class=target.has_class)
+        gate, fault = self._gate_of(policy, target, found)
+        why = found.why
+        if found.kind is Gate.MACHINES and gate is PolicyGate.ARMED and self._machines:
+            why = f"{self._machines.shape(target.ref.namespace, target.ref.name)}; {why}"
+        return SelectedCluster(
+            ref=target.ref,
+            selection=selection,
+            gate=gate,
+            kind=Gate.NONE if isinstance(found.kind, Unknown) else found.kind,
+            why=why,
+            conflict=found.conflict,
+            fault=fault,
+            decisions=self._decisions(policy, target),
+        )
+
+    def _gate_of(
+        self, policy: TeardownPolicy, target: AddonTarget, chosen: EffectiveGate
+    ) -> tuple[PolicyGate, GateFault | None]:
+        fault: GateFault | None = None
+        if chosen.kind is Gate.MACHINES:
+            fault = self._machines_fault(target)
+        elif chosen.kind is Gate.ADMISSION:
+            fault = None if self._machines else _NOT_INSTALLED
+        elif not policies.enforces(policy):
+            return PolicyGate.NOT_NEEDED, None
+        elif not target.has_class:
+            return (PolicyGate.NOT_AVAILABLE if chosen.asked else PolicyGate.NOT_CHOSEN), None
+        elif self._gate.known:
+            fault = self._gate.why_not(target.ref.namespace)
+        return (PolicyGate.NOT_ARMED, fault) if fault else (PolicyGate.ARMED, None)
+
+    def _machines_fault(self, target: AddonTarget) -> GateFault | None:
+        if target.terminating:
+            return None  # its Teardown reports it
+        if self._machines is None:
+            return _NOT_INSTALLED
+        if not self._machines.known:
+            return GateFault(Reason.MACHINES_NOT_ARMED, "the Machines are not read yet")
+        return self._machines.shape(target.ref.namespace, target.ref.name).fault
+
+    def _decisions(self, policy: TeardownPolicy, target: AddonTarget) -> dict[str, StepDecision]:
+        """What all policies of a cluster say about each handle that this policy makes a step."""
+        key, all_ = Key(target.ref.namespace, target.ref.name), self._policies.known(target)
+        alone = msgspec.structs.replace(all_, policies=(policy,))
+        found: dict[str, StepDecision] = {}
+        for handle in self._handles.of(key):
+            if alone.about(handle.ref, handle.kind.source, on_member=False):
+                decision = all_.about(handle.ref, handle.kind.source, on_member=False)
+                if decision:
+                    found[step_name(handle.ref)] = decision
+        return found
+
+
+def _relevant(cluster: Cluster) -> object:
+    meta = cluster.metadata
+    return meta.uid, meta.labels, bool(cluster.class_name)

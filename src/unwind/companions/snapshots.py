@@ -1,0 +1,244 @@
+"""Snapshots: what a handle deployed, with the uids that its objects have on the member, recorded as an Inventory.
+
+A deployer records names. A name can belong to another object by the time it is deleted, so a snapshot is taken before
+anything is deleted, and only objects with the deployer's mark count as deployed by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from unwind.api.meta import ObjectRef
+from unwind.api.resources import API_SERVICES, BUILT_IN_GROUPS, CUSTOM_RESOURCE_DEFINITIONS
+from unwind.api.unwind import Entry, EntryState
+from unwind.concurrency import SingleFlight, gather_limited
+from unwind.deploy.placements import inventory_key
+from unwind.errors import UnwindError
+from unwind.inventory.writer import NotTheFirstError, Records, SealedError
+from unwind.kube import decoding
+from unwind.kube.decoding import Metadata
+from unwind.kube.errors import NotFoundError
+from unwind.members import contents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Effort
+    from unwind.companions.companion import Companion, Handle, HandleEntry
+    from unwind.inventory.inventories import Inventories
+    from unwind.kube.client import Client
+    from unwind.members.member import Member
+
+_AT_ONCE = 16
+# Up to this number of objects of a kind are read one by one; for more, all objects of the kind are listed.
+_FEW = 8
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a handle deployed."""
+
+    entries: dict[str, Entry]
+    """By key. An entry without a uid has no object on the member yet."""
+    foreign: tuple[ObjectRef, ...] = ()
+    """Objects that the deployer lists and that do not carry its mark: they are not touched, and not waited for."""
+    found: dict[str, Metadata] = {}
+    """The metadata of the entries with an object, by key."""
+
+
+class FoundObject(NamedTuple):
+    """What is known about an object on a member."""
+
+    resource: Resource | None
+    """None: its CRD is gone, and with it the object."""
+    metadata: Metadata | None = None
+    """None: it does not exist."""
+
+
+class MemberObjects:
+    """The metadata of objects on a member, read once for all handles of a cluster."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._resources: dict[tuple[str, str, str], Resource | None] = {}
+        self._listed: dict[Resource, dict[tuple[str, str], Metadata]] = {}
+        self._listing: SingleFlight[None] = SingleFlight()
+
+    async def resource(self, ref: ObjectRef) -> Resource | None:
+        """The resource of an object, in its own version or another one; None if its CRD is gone, and so the object."""
+        kind = (ref.group, ref.kind, ref.version)
+        if kind not in self._resources:
+            self._resources[kind] = await served_resource(self._member, ref)
+        return self._resources[kind]
+
+    async def expect(self, refs: Iterable[ObjectRef]) -> None:
+        """List the kinds of which many objects are needed."""
+        wanted = Counter((ref.group, ref.kind, ref.version) for ref in refs)
+        first = {(ref.group, ref.kind, ref.version): ref for ref in refs}
+
+        async def read(ref: ObjectRef) -> None:
+            if resource := await self.resource(ref):
+                await self._listing.ask(resource, lambda: self._list(resource))
+
+        await gather_limited((read(first[kind]) for kind, count in wanted.items() if count > _FEW), limit=_AT_ONCE)
+
+    def known(self, ref: ObjectRef) -> FoundObject | None:
+        """An object by its name, if its kind was listed; otherwise None."""
+        kind = (ref.group, ref.kind, ref.version)
+        if kind not in self._resources:
+            return None
+        resource = self._resources[kind]
+        if resource is None:
+            return FoundObject(None)
+        listed = self._listed.get(resource)
+        return None if listed is None else FoundObject(resource, listed.get((ref.namespace, ref.name)))
+
+    async def find(self, ref: ObjectRef) -> FoundObject:
+        """An object by its name."""
+        resource = await self.resource(ref)
+        if found := self.known(ref):
+            return found
+        return FoundObject(resource, await read_metadata(self._member.client, resource, ref) if resource else None)
+
+    async def _list(self, resource: Resource) -> None:
+        if resource not in self._listed:
+            found = await contents.of_kind(self._member.client, resource)
+            self._listed[resource] = {(item.metadata.namespace, item.metadata.name): item.metadata for item in found}
+
+
+async def read_metadata(client: Client, resource: Resource, ref: ObjectRef) -> Metadata | None:
+    """The metadata of the object of this name; None if there is none."""
+    try:
+        found = await client.get(resource, ref.name, namespace=ref.namespace or None)
+    except NotFoundError:
+        return None
+    return decoding.metadata(resource).decode(msgspec.Raw(msgspec.json.encode(found)))
+
+
+async def served_resource(member: Member, ref: ObjectRef, *, anew: bool = False) -> Resource | None:
+    """The resource of an object, in its own version or another one that is served; None if its CRD is gone, and with it
+    all objects of the kind. Raises if that is unknown. `anew`: do not use cached discovery."""
+    for again in (True,) if anew else (False, True):
+        kinds = [item.resource for item in await member.discovery.kinds(anew=again)]
+        versions = [kind for kind in kinds if (kind.group, kind.kind) == (ref.group, ref.kind)]
+        if versions:
+            return next((kind for kind in versions if kind.version == ref.version), versions[0])
+    client = member.client
+    definitions = [item["spec"] for item in await client.list(CUSTOM_RESOURCE_DEFINITIONS)]
+    services = [item["spec"] for item in await client.list(API_SERVICES)]
+    if (
+        ref.group in BUILT_IN_GROUPS
+        or any((spec["group"], spec["names"]["kind"]) == (ref.group, ref.kind) for spec in definitions)
+        or any(spec.get("group") == ref.group and spec.get("service") for spec in services)
+    ):
+        raise UnwindError(
+            f"cannot determine whether {ref} exists: its API is not served by the cluster",
+            remedy=f"check `kubectl get apiservices` and the CRD of {ref.kind}",
+        )
+    await member.verify()  # absence counts only if this is the recorded cluster
+    return None
+
+
+async def take(objects: MemberObjects, companion: Companion, handle: Handle) -> Snapshot:
+    """The snapshot of a handle, read from the member."""
+    entries: dict[str, Entry] = {}
+    there: dict[str, Metadata] = {}
+    foreign: list[ObjectRef] = []
+
+    def add(listed: HandleEntry, found: FoundObject) -> None:
+        resource, metadata = found
+        if resource is None:
+            return  # the kind is gone
+        if listed.kept and metadata is None:
+            return  # there is nothing to keep
+        # What a deployer keeps is not touched in any case, and need not carry its mark: CRDs of a chart do not.
+        if metadata and not listed.kept and not companion.is_marked(handle.ref, metadata):
+            foreign.append(listed.object)
+            return
+        kept = listed.kept or (companion.why_kept(handle.ref, resource.kind, metadata) if metadata else "")
+        known = msgspec.structs.replace(listed, kept=kept) if kept else listed
+        key = entry_key(listed.object)
+        entries[key] = entry_of(handle, known, resource, metadata)
+        if metadata:
+            there[key] = metadata
+
+    async def look(listed: HandleEntry) -> None:
+        add(listed, await objects.find(listed.object))
+
+    # Without a task for each of thousands of objects whose kinds are listed.
+    unknown: list[HandleEntry] = []
+    for listed in handle.entries:
+        if found := objects.known(listed.object):
+            add(listed, found)
+        else:
+            unknown.append(listed)
+    if unknown:
+        await objects.expect([entry.object for entry in unknown])
+        await gather_limited((look(entry) for entry in unknown), limit=_AT_ONCE)
+    return Snapshot(dict(sorted(entries.items())), tuple(sorted(foreign, key=str)), there)
+
+
+def entry_key(ref: ObjectRef) -> str:
+    """The key of an object in a snapshot (pure)."""
+    return inventory_key(ref.group, ref.kind, ref.namespace, ref.name)
+
+
+def entry_of(handle: Handle, listed: HandleEntry, resource: Resource, found: Metadata | None) -> Entry:
+    """The inventory entry of an object (pure). `found`: the object on the member."""
+    ref = msgspec.structs.replace(listed.object, version=resource.version, uid=found.uid if found else "")
+    return Entry(
+        object=ref,
+        resource=resource.plural,
+        state=(EntryState.CONFIRMED if found else EntryState.INTENDED).value,
+        source=source_of(handle.ref, listed.kept),
+        kept=bool(listed.kept),
+    )
+
+
+def source_of(handle: ObjectRef, kept: str = "") -> str:
+    """The `source` of an entry (pure): the handle, and why its deployer keeps the object."""
+    name = f"{handle.kind} {handle.namespace}/{handle.name}"
+    return f"{name}: {kept}" if kept else name
+
+
+def why_kept(entry: Entry) -> str:
+    """Why a deployer does not delete an object, from its entry (pure)."""
+    return entry.source.partition(": ")[2] or "its deployer keeps it"
+
+
+async def record(
+    inventories: Inventories, member: Member, handle: Handle, snapshot: Snapshot, *, effort: Effort
+) -> None:
+    """Write a snapshot as the Inventory of the handle. A removal that has started keeps the snapshot it has."""
+    records = Records(inventories, handle.ref, member, effort=effort)
+    try:
+        try:
+            await records.put(snapshot.entries)  # nearly always the first
+        except NotTheFirstError:
+            await records.load()
+            await records.put(snapshot.entries)
+    except SealedError:
+        return
+
+
+async def record_all(
+    inventories: Inventories,
+    member: Member,
+    handles: Sequence[Handle],
+    companion_of: Callable[[Handle], Companion],
+    effort_of: Callable[[Handle], Effort],
+) -> dict[str, Snapshot]:
+    """The snapshots of all handles of a cluster, by the uid of the handle, each recorded as an Inventory."""
+    objects, found = MemberObjects(member), dict[str, Snapshot]()
+    # All at once, so that a kind is listed once and not read object by object for each handle.
+    await objects.expect([entry.object for handle in handles for entry in handle.entries])
+
+    async def one(handle: Handle) -> None:
+        snapshot = found[handle.ref.uid] = await take(objects, companion_of(handle), handle)
+        await record(inventories, member, handle, snapshot, effort=effort_of(handle))
+
+    await gather_limited((one(handle) for handle in handles), limit=_AT_ONCE)
+    return found

@@ -1,0 +1,247 @@
+"""Companions as a step source: each handle that a TeardownPolicy mentions is one step of the cluster's teardown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from unwind.api.names import ConditionType, Reason
+from unwind.api.unwind import Effort
+from unwind.companions import snapshots
+from unwind.companions.companion import step_name
+from unwind.errors import UnwindError
+from unwind.kube.decoding import Key
+from unwind.kube.errors import UnreachableError
+from unwind.planning.waves import Draft
+from unwind.teardown.drafts import ORDER_LOST, TeardownNotice
+from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.policies import SourceKind
+    from unwind.api.unwind import Inventory, Step
+    from unwind.companions.companion import Companion, Handle
+    from unwind.companions.snapshots import Snapshot
+    from unwind.inventory.inventories import Inventories
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import PolicyTerms
+    from unwind.teardown.step_removers import StepRemover
+    from unwind.teardown.step_sources import StepPause
+
+# Names of objects in one warning.
+_SHOWN = 5
+_POLICY = "TeardownPolicy/"
+SCOPE = "Companion"
+"""The scope of dependencies: handles of all deployers can depend on each other."""
+
+
+class HandleDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policies of a cluster say about one handle."""
+
+    effort: Effort
+    policies: tuple[str, ...]
+    """Names of the policies that decided it."""
+
+
+class PolicyDecisions(Protocol):
+    """What all policies that select a cluster say."""
+
+    @property
+    def sources(self) -> Collection[SourceKind]:
+        """The deployers that a policy mentions."""
+
+    @property
+    def enforced(self) -> bool:
+        """Whether a policy enforces anything."""
+
+    @property
+    def said(self) -> tuple[TeardownNotice, ...]:
+        """Conditions of the Teardown. UnknownValue means that there is no plan."""
+
+    @property
+    def terms(self) -> PolicyTerms | None:
+        """What they say about the cluster as a whole; None if no policy selects it."""
+
+    def namespaces(self, source: SourceKind) -> Collection[str]:
+        """The namespaces of the management cluster whose handles of a deployer count."""
+
+    def decide(self, handle: Handle) -> HandleDecision | None:
+        """What the policies say about a handle; None if none of them mentions it."""
+
+
+class PolicyReader(Protocol):
+    """Reads the policies of clusters."""
+
+    async def of(self, target: ClusterTarget) -> PolicyDecisions:
+        """What the policies of a cluster say, read from the API server."""
+
+    def conflict(self, step: Step, source: SourceKind, target: ClusterTarget) -> StepPause | None:
+        """Why policies do not allow to remove a step now: one of them leaves it. From the cache."""
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when a policy changed."""
+
+
+class CompanionSteps(FollowedSource):
+    """The steps of clusters that policies select."""
+
+    def __init__(
+        self, companion: Companion, policies: PolicyReader, members: Members, inventories: Inventories
+    ) -> None:
+        self._companion = companion
+        self._policies = policies
+        self._members = members
+        self._inventories = inventories
+        self._targets: set[Key] = set()
+        """The clusters whose steps were asked for."""
+
+    @property
+    def remover(self) -> StepRemover:
+        return self._companion.remover
+
+    def owns(self, owner: ObjectRef) -> bool:
+        return self._companion.owns(owner)
+
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
+        recorded = [chunk for chunk in await self._inventories.on(target.ref.uid) if self.owns(chunk.spec.owner)]
+        if gone:
+            return SourceSteps(steps=tuple(_recorded_steps(recorded, ())))
+        self._targets.add(_key(target))  # before policies are read, so that no change is missed
+        decisions = await self._policies.of(target)
+        if self._companion.source not in decisions.sources or not target.ready:
+            steps = tuple(_recorded_steps(recorded, ()))
+            return SourceSteps(steps=steps, said=decisions.said, terms=decisions.terms)
+        try:
+            handles, found = await self._snapshot(target, decisions)
+        except UnwindError as error:
+            return _unknown(self._companion.source, error, decisions, recorded)
+        found_steps = [step_of(handle, decisions.decide(handle)) for handle in handles]
+        known = {handle.ref.uid for handle in handles}
+        return SourceSteps(
+            steps=(*found_steps, *_recorded_steps(recorded, known)),
+            terms=decisions.terms,
+            said=decisions.said,
+            warnings=(*_order_lost(handles), *_warnings(handles, found)),
+        )
+
+    async def _snapshot(
+        self, target: ClusterTarget, decisions: PolicyDecisions
+    ) -> tuple[list[Handle], dict[str, Snapshot]]:
+        """The handles that policies mention, and what each deployed."""
+        companion = self._companion
+        async with self._members.member(target) as member:
+            found = await companion.handles(target, member, decisions.namespaces(companion.source))
+            decided = {handle.ref.uid: decisions.decide(handle) for handle in found}
+            handles = sorted((item for item in found if decided[item.ref.uid]), key=lambda handle: handle.step)
+
+            def effort(handle: Handle) -> Effort:
+                decision = decided[handle.ref.uid]
+                return decision.effort if decision and not handle.stays else Effort.LEAVE
+
+            taken = await snapshots.record_all(self._inventories, member, handles, lambda _: companion, effort)
+        return handles, taken
+
+    def follow(self, changed: Callable[[Key], None]) -> None:
+        self._policies.follow(lambda: self._tell(changed))
+
+    def follow_terms(self, changed: Callable[[Key], None]) -> None:
+        self._policies.follow(lambda: self._tell(changed))
+
+    def _tell(self, changed: Callable[[Key], None]) -> None:
+        for key in self._targets:
+            changed(key)
+
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
+        self._targets.add(_key(target))
+        by_policy = not step.effort_from or step.effort_from.startswith(_POLICY)
+        return StepTerms(
+            left="a TeardownPolicy says Leave" if by_policy else step.effort_from,
+            gave_up="best-effort time of its TeardownPolicy exceeded",
+            decided_by=(step.effort_from or "a TeardownPolicy") if by_policy else "unwind",
+            paused=self._policies.conflict(step, self._companion.source, target),
+        )
+
+
+def _key(target: ClusterTarget) -> Key:
+    return Key(target.ref.namespace, target.ref.name)
+
+
+def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | None = None) -> SourceStep:
+    """The step of a handle (pure). `decision`: None if no policy mentions it: then it is left. `objects`: how many it
+    deployed."""
+    if handle.stays or decision is None:
+        effort, effort_from = Effort.LEAVE, handle.stays
+    else:
+        effort, effort_from = decision.effort, ", ".join(f"{_POLICY}{name}" for name in decision.policies)
+    return SourceStep(
+        draft=Draft(
+            name=handle.step,
+            object=handle.ref,
+            kind=SCOPE,
+            declared=handle.step,
+            depends_on=handle.depends_on,
+            source=handle.source.value,
+            ordered=handle.ordered,
+            last=handle.last,
+            effort=effort,
+            effort_from=effort_from,
+            objects=(handle.objects or 0) if objects is None else objects,
+        )
+    )
+
+
+def _recorded_steps(chunks: Iterable[Inventory], known: Collection[str]) -> list[SourceStep]:
+    """The steps of handles that are gone, by their Inventories: what they deployed must be verified all the same."""
+    owners = {chunk.spec.owner.uid: chunk for chunk in chunks if chunk.spec.owner.uid not in known}
+    return [
+        SourceStep(
+            draft=Draft(
+                name=step_name(chunk.spec.owner),
+                object=chunk.spec.owner,
+                kind=SCOPE,
+                declared=step_name(chunk.spec.owner),
+                # An effort that cannot be read holds.
+                effort=effort if isinstance(effort := Effort.read(chunk.spec.effort), Effort) else Effort.ENFORCE,
+            )
+        )
+        for chunk in owners.values()
+    ]
+
+
+def _order_lost(handles: Iterable[Handle]) -> list[str]:
+    """A warning if handles are being deleted already: then their order cannot be kept."""
+    going = sorted(handle.step for handle in handles if handle.terminating)
+    began = "were being deleted before the teardown began; what they deployed is verified all the same"
+    return [f"{ORDER_LOST}{_some(going)} {began}"] if going else []
+
+
+def _unknown(
+    source: SourceKind, error: UnwindError, decisions: PolicyDecisions, recorded: Iterable[Inventory]
+) -> SourceSteps:
+    """What is known if the handles of a deployer cannot be read: without an enforcing policy, nothing waits for it."""
+    reason = Reason.UNREACHABLE if isinstance(error, UnreachableError) else Reason.READ_FAILED
+    message = f"cannot read what {source.value} deployed on this cluster: {error}"
+    if not decisions.enforced:
+        steps = tuple(_recorded_steps(recorded, ()))
+        return SourceSteps(steps=steps, warnings=(message,), said=decisions.said, terms=decisions.terms)
+    notice = TeardownNotice(ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster")
+    return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
+
+
+def _warnings(handles: Iterable[Handle], found: Mapping[str, Snapshot]) -> list[str]:
+    warnings: list[str] = []
+    for handle in handles:
+        warnings += [f"{handle.step}: {warning}" for warning in handle.warnings]
+        if foreign := found[handle.ref.uid].foreign:
+            warnings.append(f"{handle.step} lists objects that do not carry its mark: {_some(map(str, foreign))}")
+    return warnings
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{', '.join(found[:_SHOWN])}{more}"

@@ -1,0 +1,269 @@
+"""Previews what becomes of the objects of other deployers when a cluster is deleted. Only reads.
+
+Unwind removes a handle only if a TeardownPolicy selects the cluster. Without one its objects are shown all the same:
+most deployers forget them when the cluster is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.policies import SourceKind
+from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
+from unwind.companions import snapshots
+from unwind.companions.companion import Handle
+from unwind.companions.step_source import step_of
+from unwind.concurrency import gather_limited
+from unwind.errors import UnwindError
+from unwind.planning.blast_radius import blast_radius
+from unwind.preview.member_preview import protected_entries
+from unwind.preview.object_preview import Foreseen
+from unwind.preview.removal_forecast import ForecastFate, ObjectForecast
+from unwind.protection.deleter import ProtectedObject
+from unwind.removal.deletion_scope import Told
+from unwind.teardown.step_sources import SourceSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unwind.companions.companion import Companion
+    from unwind.companions.snapshots import MemberObjects, Snapshot
+    from unwind.companions.step_source import HandleDecision
+    from unwind.members.member import Member
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import PolicyTerms
+    from unwind.teardown.step_sources import SourceStep
+
+NO_POLICY = "would not be removed: no TeardownPolicy selects this cluster"
+NOT_MENTIONED = "would not be removed: no TeardownPolicy of this cluster mentions it"
+_AT_ONCE = 8
+_NAMED = 5
+
+
+class Decisions(Protocol):
+    """What the policies of a cluster say."""
+
+    def namespaces(self, source: SourceKind) -> Collection[str]:
+        """The namespaces of the management cluster whose handles of a deployer count."""
+
+    @property
+    def terms(self) -> PolicyTerms | None:
+        """What they say about the cluster as a whole; None if no policy selects it."""
+
+    def decide(self, handle: Handle) -> HandleDecision | None:
+        """What the policies say about a handle; None if none of them mentions it."""
+
+
+class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """The handles of all deployers on a cluster, as steps, and what they deployed."""
+
+    steps: SourceSteps = SourceSteps()
+    chunks: tuple[Inventory, ...] = ()
+    """What each handle deployed. These Inventories exist only in the preview."""
+    why_left: Mapping[str, str] = {}
+    """Why nothing of a step would be removed, by its name."""
+    protection: Mapping[str, ProtectedObject] = {}
+    """What deployers would delete, but may not be deleted, by uid."""
+    unknown: tuple[str, ...] = ()
+    """What could not be read."""
+
+    @property
+    def leaks(self) -> tuple[Told, ...]:
+        """The handles that stay when the cluster is deleted, and with them what they deployed."""
+        handles = {step.draft.name: step.draft.object for step in self.steps.steps}
+        return tuple(Told(handles[name], why) for name, why in self.why_left.items())
+
+    def with_chunks(self, recorded: Iterable[Inventory]) -> list[Inventory]:
+        """These Inventories, and those of handles that are not recorded yet."""
+        recorded = list(recorded)
+        known = {chunk.spec.owner.uid for chunk in recorded}
+        return [*recorded, *(chunk for chunk in self.chunks if chunk.spec.owner.uid not in known)]
+
+    def forecast(self, step: Step, entries: Iterable[Entry]) -> list[ObjectForecast] | None:
+        """What happens to the objects of a step: its deployer deletes them. None if it is not the step of a handle."""
+        if step.object.uid not in {item.draft.object.uid for item in self.steps.steps}:
+            return None
+        entries = list(entries)
+        left = self.why_left.get(step.name) or (f"{step.name} is left in place" if step.effort == Effort.LEAVE else "")
+        protected = self.protected(entries)
+        if step.effort == Effort.TRY and protected and not left:
+            # Its deployer would delete all of its objects.
+            left = f"part of {step.object}, which stays: {protected[0].message}"
+        return [
+            ObjectForecast(entry, ForecastFate.STAYS, left or snapshots.why_kept(entry))
+            if left or entry.kept
+            else ObjectForecast(entry, ForecastFate.GOES)
+            for entry in entries
+        ]
+
+    def protected(self, entries: Iterable[Entry]) -> list[ProtectedObject]:
+        """The objects of these entries because of which their handle is not deleted."""
+        return [found for entry in entries if (found := self.protection.get(entry.object.uid))]
+
+
+NOTHING = CompanionPreview()
+
+
+async def preview_companions(
+    companions: Sequence[Companion], decisions: Decisions, members: Members, target: ClusterTarget, *, selected: bool
+) -> CompanionPreview:
+    """The preview of all handles for a cluster. `selected`: whether a policy selects it."""
+    if not target.ready:
+        return CompanionPreview()
+    handles: list[tuple[Handle, Snapshot]] = []
+    failed: list[str] = []
+    warnings: list[str] = []
+    chunks: list[Inventory] = []
+    protection: list[ProtectedObject] = []
+    try:
+        async with members.member(target) as member:
+            objects = snapshots.MemberObjects(member)
+            for companion in companions:
+                try:
+                    found = await companion.handles(target, member, decisions.namespaces(companion.source))
+                    shown, warning = _shown(companion.source, found, decisions)
+                    handles += await _taken(objects, companion, shown)
+                    warnings += [warning] if warning else []
+                except UnwindError as error:
+                    failed.append(f"cannot read what {companion.source.value} deployed on this cluster: {error}")
+            chunks = [chunk_of(member, target.ref, handle, snapshot) for handle, snapshot in handles]
+            going = [
+                entry
+                for handle, snapshot in handles
+                if (decision := decisions.decide(handle)) and decision.effort is not Effort.LEAVE
+                for entry in snapshot.entries.values()
+                if not entry.kept
+            ]
+            protection = await protected_entries(member, target.ref, going)
+    except UnwindError as error:
+        failed.append(f"cannot read what other deployers deployed on this cluster: {error}")
+    steps = _steps(handles, decisions)
+    # Without a policy nothing would be removed anyway.
+    more = warnings if selected else [*warnings, *failed]
+    return CompanionPreview(
+        steps=msgspec.structs.replace(steps, warnings=(*steps.warnings, *more)),
+        chunks=tuple(chunks),
+        why_left={
+            handle.step: NOT_MENTIONED if selected else NO_POLICY
+            for handle, _ in handles
+            if decisions.decide(handle) is None
+        },
+        protection={item.object.uid: item for item in protection},
+        unknown=tuple(failed) if selected else (),
+    )
+
+
+def _shown(source: SourceKind, handles: Sequence[Handle], decisions: Decisions) -> tuple[Sequence[Handle], str]:
+    """The handles that are shown as steps, and a warning about the others (pure).
+
+    A deployer that runs is expected to clean up. A Helm release is removed only if a policy names it, so that all
+    others are one line.
+    """
+    if source is not SourceKind.HELM:
+        return handles, ""
+    mentioned = [handle for handle in handles if decisions.decide(handle)]
+    others = sorted(f"{handle.ref.namespace}/{handle.ref.name}" for handle in handles if handle not in mentioned)
+    if not others:
+        return mentioned, ""
+    names = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+    return mentioned, f"Helm releases that no TeardownPolicy mentions would not be removed: {names}"
+
+
+async def _taken(
+    objects: MemberObjects, companion: Companion, handles: Sequence[Handle]
+) -> list[tuple[Handle, Snapshot]]:
+    await objects.expect([entry.object for handle in handles for entry in handle.entries])
+    taken: dict[str, Snapshot] = {}
+
+    async def one(handle: Handle) -> None:
+        taken[handle.ref.uid] = await snapshots.take(objects, companion, handle)
+
+    await gather_limited((one(handle) for handle in handles), limit=_AT_ONCE)
+    return [(handle, taken[handle.ref.uid]) for handle in handles]
+
+
+def _steps(handles: Sequence[tuple[Handle, Snapshot]], decisions: Decisions) -> SourceSteps:
+    """The steps that a teardown of the cluster would have, and those that it would leave (pure)."""
+    steps: list[SourceStep] = []
+    warnings: list[str] = []
+    for handle, snapshot in handles:
+        steps.append(step_of(handle, decisions.decide(handle), objects=len(snapshot.entries)))
+        warnings += [f"{handle.step}: {warning}" for warning in handle.warnings]
+        warnings += [f"{handle.step} lists {ref}, which does not carry its mark" for ref in snapshot.foreign]
+    return SourceSteps(steps=tuple(steps), warnings=tuple(warnings), terms=decisions.terms)
+
+
+def chunk_of(member: Member, cluster: ObjectRef, handle: Handle, snapshot: Snapshot) -> Inventory:
+    """The snapshot of a handle as an Inventory that is not written (pure)."""
+    return Inventory(
+        metadata=ObjectMeta(name=handle.ref.uid),
+        spec=InventorySpec(
+            owner=handle.ref,
+            member=MemberRef(object=cluster, system_uid=member.system_uid),
+            entries=snapshot.entries,
+        ),
+    )
+
+
+class HandleOutlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What its deployer does if a handle is deleted as it is. Each text is one sentence; empty if it does not apply."""
+
+    leaks: str = ""
+    """Why nothing of what it deployed is deleted."""
+    refused: Callable[[Handle, Sequence[Handle]], list[Told]] = lambda _, __: []
+    """Why `unwind delete` refuses it. It is called with the handle, and with all handles of the cluster."""
+    recreated: str = ""
+    """What creates it again, and with it everything that it deploys."""
+    unknown_if_empty: str = ""
+    """Why it is not known what it deployed, if the deployer lists nothing."""
+
+
+async def preview_handle(
+    companion: Companion, members: Members, target: ClusterTarget, ref: ObjectRef, outlook: HandleOutlook
+) -> Foreseen:
+    """The preview of the deletion of one handle, whose cluster stays."""
+    async with members.member(target) as member:
+        found = await companion.handles(target, member, (ref.namespace,))
+        handle = next((item for item in found if item.ref.uid == ref.uid), None)
+        if handle is None:
+            raise UnwindError(f"cannot plan deletion of {ref}: it was deleted meanwhile", remedy="check its name")
+        snapshot = await snapshots.take(snapshots.MemberObjects(member), companion, handle)
+    return foreseen_handle(handle, snapshot, outlook, others=found)
+
+
+def foreseen_handle(
+    handle: Handle, snapshot: Snapshot, outlook: HandleOutlook, *, others: Sequence[Handle] = ()
+) -> Foreseen:
+    """The preview of the deletion of a handle (pure). `others`: all handles of the cluster."""
+    entries = list(snapshot.entries.values())
+    unknown = outlook.unknown_if_empty if not handle.entries else ""
+    going = [] if outlook.leaks else [entry for entry in entries if not entry.kept]
+    kept = [entry for entry in entries if entry.kept]
+    leaks = [Told(entry.object, outlook.leaks) for entry in entries if outlook.leaks and not entry.kept]
+    step = Step(name=handle.step, object=handle.ref, effort=Effort.ENFORCE.value, wave=1, objects=len(going))
+    warnings = [
+        *([f"it would be created again: {outlook.recreated}"] if outlook.recreated else []),
+        *handle.warnings,
+        *(f"it lists {foreign}, which does not carry its mark" for foreign in snapshot.foreign),
+    ]
+    made = Plan(steps=(step,), waves=1, objects=len(going), warnings=tuple(warnings))
+    itself = Entry(object=handle.ref, resource=handle.ref.kind.lower(), state=EntryState.CONFIRMED.value)
+    counted = [*going, *(msgspec.structs.replace(entry, kept=True) for entry in entries if entry not in going)]
+    return Foreseen(
+        title=str(handle.ref),
+        target=handle.ref,
+        requested=True,
+        plan=made,
+        objects={handle.step: tuple(entry.object for entry in going)},
+        radius=blast_radius([itself, *counted], custom_resources={}),
+        refusals=tuple(outlook.refused(handle, others)),
+        staying=tuple(Told(entry.object, snapshots.why_kept(entry)) for entry in kept),
+        leaks=(*leaks, *((Told(handle.ref, unknown),) if unknown else ())),
+        warnings=tuple(warnings),
+        critical_path=(handle.step,),
+    )

@@ -1,0 +1,135 @@
+"""Previews the deletion of a Kustomization or HelmRelease of Flux: every object through nested inventories. Only reads.
+
+Flux deletes what its inventory names, if the object carries Flux's labels and nothing tells Flux to keep it. Everything
+else that a handle deployed would be left behind when the handle is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.unwind import Effort, Entry, EntryState
+from unwind.companions import flux_inventory, flux_tree, snapshots
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.flux_inventory import Place
+from unwind.companions.flux_tree import FluxTree
+from unwind.companions.handle_requests import contents_of
+from unwind.companions.step_source import SCOPE
+from unwind.errors import UnwindError
+from unwind.planning.blast_radius import blast_radius
+from unwind.planning.progress import critical_path
+from unwind.planning.waves import Draft, plan
+from unwind.preview import member_preview, removal_forecast
+from unwind.preview.object_preview import Foreseen
+from unwind.removal.deletion_scope import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unwind.api.meta import ObjectRef
+    from unwind.companions.flux_tree import TreeHandle
+    from unwind.kube.client import Client
+    from unwind.kube.discovery import Named
+    from unwind.members.member import Member
+    from unwind.members.members import Members
+    from unwind.preview.member_preview import CloudResources
+
+KINDS = ((KUSTOMIZATIONS.group, KUSTOMIZATIONS.kind), (HELM_RELEASES.group, HELM_RELEASES.kind))
+
+
+async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *, home: str) -> Foreseen:
+    """The preview of the deletion of a Kustomization or HelmRelease. Raises NotFoundError if it does not exist."""
+    tree = FluxTree(FluxCompanion(client), fleet, here)
+    async with tree.open:
+        obj = await flux_tree.get(client, Place(named.resource.kind, named.namespace, named.name))
+        await tree.read(obj)
+        found = list(tree.handles.values())
+        cloud = [
+            await member_preview.cloud_resources_of(it.member, [entry.object for entry in _removed(it)])
+            for it in found
+            if it.member
+        ]
+        warnings = list(_warnings(found))
+        try:
+            refusals = [*await tree.refused(), *await _protected(found, home=home)]
+        except UnwindError as error:
+            # Not every user may list all handles of a namespace.
+            refusals = [Told(it.ref, it.held) for it in found if it.held]
+            warnings.append(f"cannot check whether other handles depend on it: {error}")
+        return _foreseen(found, cloud, refusals, warnings)
+
+
+def _removed(it: TreeHandle) -> list[Entry]:
+    return [] if it.held else [entry for entry in it.there if not entry.kept]
+
+
+async def _protected(found: list[TreeHandle], *, home: str) -> list[Told]:
+    told: list[Told] = []
+    for it in found:
+        if it.member and it.snapshot:
+            scope = contents_of(it.obj.metadata, it.ref, it.snapshot)
+            told += await removal_forecast.refusals(it.member, scope, home=home)
+    return told
+
+
+def _warnings(found: list[TreeHandle]) -> Iterator[str]:
+    root = found[0]
+    if above := flux_inventory.parent_of(root.obj.metadata):
+        ends = "the deletion ends when that is suspended, or no longer contains it"
+        yield f"{above} would create {root.ref} again: {ends}"
+    for it in found:
+        if it.obj.metadata.terminating:
+            yield f"{it.ref} is already being deleted"
+
+
+def _leaks(found: list[TreeHandle]) -> dict[ObjectRef, str]:
+    leaks: dict[ObjectRef, str] = {}
+    for it in found:
+        if it.failed:
+            leaks[it.ref] = it.failed
+        elif it.held:
+            leaks |= {entry.object: f"{it.ref} {it.held}" for entry in it.there}
+        else:
+            leaks |= {entry.object: snapshots.why_kept(entry) for entry in it.there if entry.kept}
+            foreign = it.snapshot.foreign if it.snapshot else ()
+            leaks |= dict.fromkeys(foreign, f"it is in the inventory of {it.ref}, but does not carry its labels")
+    return leaks
+
+
+def _foreseen(
+    found: list[TreeHandle], cloud: list[CloudResources], refusals: list[Told], warnings: list[str]
+) -> Foreseen:
+    """The preview (pure)."""
+    root = found[0].ref
+    made = plan(
+        Draft(
+            name=it.step,
+            object=it.ref,
+            kind=SCOPE,
+            declared=it.step,
+            depends_on=tuple(sorted(it.needs)),
+            effort=Effort.LEAVE if it.held else Effort.ENFORCE,
+            objects=len(_removed(it)),
+        )
+        for it in found
+    )
+    itself = Entry(object=root, resource=flux_inventory.resource_of(root).plural, state=EntryState.CONFIRMED.value)
+    entries = [itself, *(entry for it in found for entry in _removed(it))]
+    balancers = frozenset[str]().union(*(item.balancers for item in cloud))
+    balancing = {(entry.object.namespace, entry.object.name) for entry in entries if entry.object.uid in balancers}
+    return Foreseen(
+        title=str(root),
+        target=root,
+        requested=True,
+        plan=msgspec.structs.replace(made, warnings=tuple(warnings)),
+        objects={it.step: tuple(entry.object for entry in _removed(it)) for it in found},
+        radius=blast_radius(entries, custom_resources={}, load_balancers=balancing),
+        volumes=tuple(volume for item in cloud for volume in item.volumes),
+        refusals=tuple(refusals),
+        leaks=tuple(Told(ref, why) for ref, why in sorted(_leaks(found).items(), key=lambda one: str(one[0]))),
+        warnings=tuple(warnings),
+        critical_path=critical_path(made),
+    )

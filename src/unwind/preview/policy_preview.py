@@ -1,0 +1,164 @@
+"""What a TeardownPolicy would select, and what would be gated by it, before it is applied. Read-only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
+from unwind.api.policies import TeardownPolicy
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import Gate
+from unwind.companions import policies
+from unwind.companions.companion import step_name
+from unwind.companions.handle_caches import HANDLES, CachedHandle, HandleObject
+from unwind.companions.policies import Selection
+from unwind.companions.policy_reader import ClusterPolicies, read_policies
+from unwind.drain import rules
+from unwind.errors import UnwindError
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ApiError
+from unwind.members import targets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unwind.kube.client import Client
+    from unwind.members.targets import AddonTarget
+
+# The API server answers this for a kind that it does not serve.
+_NOT_SERVED = 404
+
+
+class PreviewedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A handle on the management cluster, or a part of a drain, that would be a step."""
+
+    name: str
+    effort: str
+    effort_from: tuple[str, ...]
+    conflict: str = ""
+
+
+class PreviewedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A cluster that the policy would select."""
+
+    namespace: str
+    name: str
+    gate: str
+    """What would hold its deletion: a sentence."""
+    deadline: str
+    on_deadline: str
+    steps: tuple[PreviewedStep, ...] = ()
+
+
+class PolicyPreview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a policy would do."""
+
+    policy: str
+    unknown: tuple[str, ...] = ()
+    """Values that this version does not know. They would hold the clusters."""
+    clusters: tuple[PreviewedCluster, ...] = ()
+    others: int = 0
+    """How many clusters it does not select."""
+
+
+async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPreview:
+    """What a policy would select. It counts instead of an existing policy with its name."""
+    found = {item.metadata.name: item for item in await read_policies(client)}
+    # A new spec selects from scratch.
+    proposed = TeardownPolicy(metadata=policy.metadata, spec=policy.spec)
+    all_ = [*(item for name, item in found.items() if name != policy.metadata.name), proposed]
+    labels = {item["metadata"]["name"]: item["metadata"].get("labels") or {} for item in await client.list(NAMESPACES)}
+    clusters = [targets.of_capi(cluster) for cluster in await _clusters(client)]
+    selected = [it for it in clusters if policies.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
+    handles = await _handles(client) if selected else {}
+    shown = [_cluster(proposed, all_, target, labels.get(target.ref.namespace, {}), handles) for target in selected]
+    return PolicyPreview(
+        policy=policy.metadata.name,
+        unknown=tuple(policies.unknown_words(proposed)),
+        clusters=tuple(sorted(shown, key=lambda it: (it.namespace, it.name))),
+        others=len(clusters) - len(selected),
+    )
+
+
+def _cluster(
+    policy: TeardownPolicy,
+    all_: list[TeardownPolicy],
+    target: AddonTarget,
+    namespace_labels: Mapping[str, str],
+    handles: Mapping[Key, list[CachedHandle]],
+) -> PreviewedCluster:
+    """What a policy would do for one cluster (pure)."""
+    ref = target.ref
+    chosen = [it for it in all_ if policies.selection(it, ref.uid, target.labels, namespace_labels) is not Selection.NO]
+    merged = ClusterPolicies(
+        target=ref, annotations=target.annotations, policies=tuple(chosen), has_class=target.has_class
+    )
+    alone = msgspec.structs.replace(merged, policies=(policy,))
+    steps: list[PreviewedStep] = []
+    for handle in handles.get(Key(ref.namespace, ref.name), ()):
+        source = handle.kind.source
+        decision = merged.about(handle.ref, source, on_member=False)
+        if decision and alone.about(handle.ref, source, on_member=False):
+            steps.append(
+                PreviewedStep(
+                    name=step_name(handle.ref),
+                    effort=decision.effort.value,
+                    effort_from=decision.policies,
+                    conflict=decision.conflict,
+                )
+            )
+    mentioned = {rules.step_name(name) for name, _ in (policy.spec.drain.efforts if policy.spec.drain else ())}
+    for drained in rules.decisions(chosen).values():
+        if (name := rules.step_name(drained.name)) in mentioned:
+            said = drained.said
+            steps.append(
+                PreviewedStep(name=name, effort=said.effort.value, effort_from=said.policies, conflict=said.conflict)
+            )
+    deadline = policies.effective_deadline(chosen, target.annotations)
+    return PreviewedCluster(
+        namespace=ref.namespace,
+        name=ref.name,
+        gate=_gate(merged, target),
+        deadline=deadline.deadline or "none",
+        on_deadline=deadline.on_deadline,
+        steps=tuple(sorted(steps, key=lambda step: step.name)),
+    )
+
+
+def _gate(merged: ClusterPolicies, target: AddonTarget) -> str:
+    gate = merged.gate
+    if gate and gate.kind is Gate.MACHINES:
+        return "held by its Machines"
+    if gate and gate.kind is Gate.ADMISSION:
+        return "held: the API server refuses to delete it, except by `unwind delete`"
+    if not merged.enforced:
+        return "not held: nothing is enforced"
+    return "held" if target.has_class else "cannot be held: no ClusterClass"
+
+
+async def _clusters(client: Client) -> list[Cluster]:
+    for resource in (CLUSTERS, CLUSTERS_V1BETA1):
+        try:
+            return msgspec.convert(await client.list(resource), list[Cluster])
+        except ApiError as error:
+            if error.code != _NOT_SERVED:
+                raise
+    raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
+
+
+async def _handles(client: Client) -> dict[Key, list[CachedHandle]]:
+    """The handles on the management cluster by Cluster. A deployer that is not installed has none."""
+    found: dict[Key, list[CachedHandle]] = {}
+    for kind in HANDLES:
+        try:
+            objects = msgspec.convert(await client.list(kind.resource), list[HandleObject])
+        except ApiError as error:
+            if error.code != _NOT_SERVED:
+                raise
+            continue
+        for obj in objects:
+            if cluster := kind.cluster_of(obj):
+                found.setdefault(cluster, []).append(CachedHandle(kind=kind, metadata=obj.metadata))
+    return found

@@ -1,0 +1,78 @@
+"""A cluster on which Flux deploys, behind the gate of Cluster API."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tests.plane.support.flux_sources import FluxSources, artifacts, config_map
+from unwind.api.flux import KUSTOMIZATIONS
+from unwind.api.names import Finalizer
+from unwind.api.policies import TEARDOWN_POLICIES
+from unwind.kube import object_watch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.gated_clusters import GatedCluster, GateScene
+    from unwind.kube.client import Object
+
+HOLD = "example.dev/backup"
+CHART = {"templates/db.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-0\n"}
+
+
+class FluxGate:
+    """A cluster of a policy, on which Flux deploys."""
+
+    def __init__(self, scene: GateScene, sources: FluxSources) -> None:
+        self.scene = scene
+        self.sources = sources
+        self.there = sources.on(scene.member.client, scene.namespace)
+        """Flux on the member."""
+        self.secret = "prod-kubeconfig"  # noqa: S105 - a name
+
+    def config_map(self, name: str, **more: object) -> Object:
+        return config_map(name, self.scene.namespace, **more)
+
+    async def begin(self, *sources: Object, **spec: object) -> GatedCluster:
+        """A policy, and a cluster that it selects. `sources`: those of the policy; by default, Flux is enforced."""
+        policy = {
+            "apiVersion": TEARDOWN_POLICIES.api_version,
+            "kind": TEARDOWN_POLICIES.kind,
+            "metadata": {"name": self.scene.namespace},
+            "spec": {
+                "clusterSelector": {"matchLabels": self.scene.label},
+                "sources": list(sources) or [{"kind": "Flux", "effort": "Enforce"}],
+                **spec,
+            },
+        }
+        await self.scene.client.create(TEARDOWN_POLICIES, policy)
+        return await self.scene.cluster()
+
+    async def kustomization(self, name: str, *manifests: Object, **more: object) -> None:
+        found = manifests or (self.config_map(f"{name}-0"),)
+        await self.sources.kustomization(name, found, secret=self.secret, **more)
+
+    async def until_held(self, *names: str) -> None:
+        """Return when Unwind's finalizer is on these Kustomizations."""
+        for name in names:
+            await object_watch.until(
+                self.scene.client,
+                KUSTOMIZATIONS,
+                name,
+                lambda it: it is not None and Finalizer.HANDLE.value in (it["metadata"].get("finalizers") or ()),
+                "held by its policy",
+                namespace=self.scene.namespace,
+            )
+
+    async def free(self, name: str) -> None:
+        await self.scene.unblock(name)
+
+
+@asynccontextmanager
+async def flux_gate(scene: GateScene) -> AsyncIterator[FluxGate]:
+    """The gate of a scene. Its policy goes with it."""
+    async with artifacts() as server:
+        yield FluxGate(scene, FluxSources(scene.client, scene.namespace, server))
+    found = await scene.client.get(TEARDOWN_POLICIES, scene.namespace)
+    await scene.client.delete(TEARDOWN_POLICIES, scene.namespace, uid=found["metadata"]["uid"])

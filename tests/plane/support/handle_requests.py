@@ -1,0 +1,68 @@
+"""A manager that runs requested deletions of handles, for tests: as the installed ServiceAccount."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.eventually import eventually
+from tests.plane.support.controllers import Owner, removal_deps, running_components
+from unwind.api.features import COMPANIONS
+from unwind.clock import SYSTEM
+from unwind.companions.handle_caches import HANDLES, HandleCaches
+from unwind.companions.handle_controller import HandleController
+from unwind.companions.handle_requests import HandleRequests
+from unwind.companions.policy_reader import Policies, PolicyCaches
+from unwind.install.rivals import alive
+from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
+from unwind.manager.health import new_registry
+from unwind.members.cluster_caches import ClusterCaches
+from unwind.preview.removal_forecast import refusals
+from unwind.teardown.request_controller import RequestController
+from unwind.testing.managers import manager_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from unwind.api.features import Feature
+    from unwind.api.policies import SourceKind
+    from unwind.kube.client import Client
+
+
+@asynccontextmanager
+async def handle_manager(
+    client: Client,
+    home: str,
+    *,
+    features: Collection[Feature] = COMPANIONS,
+    sources: Collection[SourceKind] = (),
+) -> AsyncIterator[None]:
+    """The controllers of requests and of handles. `sources`: the kinds of handles that are watched."""
+    async with manager_client(client, home) as own, removal_deps(own, home) as deps:
+        caches, policy_caches = ClusterCaches(own, sveltos_clusters=False), PolicyCaches(own)
+        handles = HandleCaches(own, [kind for kind in HANDLES if kind.source in sources])
+        reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=sources)
+        owner, metrics, refused = Owner(), Metrics(new_registry()), partial(refusals, home=home)
+        components = (
+            caches,
+            policy_caches,
+            handles,
+            HandleController(own, policy_caches, handles, caches, reader, owner=owner, metrics=metrics, clock=SYSTEM),
+            RequestController(
+                own,
+                caches,
+                deps,
+                owner=owner,
+                metrics=metrics,
+                refusals=refused,
+                others=HandleRequests(own, deps, features=features, refusals=refused),
+            ),
+            # By its Leases it is known to be alive.
+            Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}"),
+        )
+        async with running_components(components):
+            await eventually(lambda: alive(client, home), "a live manager")
+            yield

@@ -1,0 +1,396 @@
+"""Helm releases that users installed on a member: removed when the cluster is deleted, with their hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
+from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file, helm_program
+from tests.plane.support.objects import crd
+from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HELM_RELEASE_ANNOTATION, OWNER_LABEL
+from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import Effort, Phase, Teardown
+from unwind.helm import release_secrets
+from unwind.helm.release_secrets import HelmStatus
+from unwind.kube.object_watch import until_absent
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.helm.program import Helm
+    from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
+
+
+@pytest.fixture
+async def it(plane: Plane, namespace: str) -> TeardownScene:
+    return await scene(plane, namespace)
+
+
+@pytest.fixture
+async def user(it: TeardownScene, repository: ChartRepository) -> HelmUser:
+    return await HelmUser.of(it, repository)
+
+
+@pytest.fixture
+async def helm() -> Helm:
+    return await helm_program()
+
+
+def _held(part: str) -> Callable[[Teardown], bool]:
+    return lambda one: one.phase is Phase.HELD and any(part in item.message for item in one.status.blockers)
+
+
+async def _ledger(it: TeardownScene, ended: Teardown) -> dict[str, str]:
+    assert ended.spec.plan
+    notes: dict[str, str] = {}
+    for step in ended.spec.plan.steps:
+        found = await it.inventory(step.object)
+        entries = found.spec.entries.values() if found else ()
+        notes |= {str(entry.object): entry.ledger.message for entry in entries if entry.ledger}
+    return notes
+
+
+async def test_a_release_is_uninstalled_with_its_hook_and_its_objects_are_verified_absent(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "farewell")
+    await user.hold("db-settings")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        stuck = await it.teardown(_held("db-settings"), "held at db-settings")
+        assert stuck.spec.plan
+        [step] = stuck.spec.plan.steps
+        assert (step.name, step.effort) == (f"Release/{user.namespace}/db", "Enforce")
+        await user.free("db-settings")
+        ended = await it.ended()
+    assert ended.phase is Phase.COMPLETE
+    assert await user.secrets("db") == []
+    assert await user.client.list(JOBS, namespace=user.namespace) == []
+    assert await _ledger(it, ended) == {}
+    created = [entry.object_ref.name for entry in it.member.audit.entries(verbs=("create",), resource="jobs")]
+    assert "db-farewell" in created
+    await it.let_go()
+
+
+async def test_releases_go_in_the_order_of_the_annotations_of_their_charts(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS}
+    repository.add("shop", {**files, "Chart.yaml": chart_file("shop", {DEPENDS_ON_ANNOTATION: "operator"})})
+    await user.install("operator", "settings")
+    await user.install("shop", "shop")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert ended.phase is Phase.COMPLETE
+    assert ended.spec.plan
+    assert {step.object.name: step.wave for step in ended.spec.plan.steps} == {"shop": 1, "operator": 2}
+    deleted = it.deleted()
+    assert deleted.index("shop-settings") < deleted.index("operator-settings")
+    await it.let_go()
+
+
+async def test_what_helm_keeps_is_in_the_ledger_with_the_reason(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    definition = crd(Resource("kept.helm.test", "v1", "gadgets", "Gadget"))
+    greeting = SETTINGS.replace("-settings\n", "-greeting\n      annotations: {helm.sh/hook: pre-install}\n")
+    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": KEPT}
+    repository.add("keeper", {**files, "templates/c.yaml": greeting, "crds/gadget.yaml": yaml.dump(definition)})
+    namespace = f"{user.namespace}-made"
+    await user.install("db", "keeper", "--create-namespace", namespace=namespace)
+    async with manager(it.client, sources=(ReleasePolicies(it, helm, namespace=namespace).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert ended.phase is Phase.COMPLETE
+    left = await it.member.client.list(CONFIG_MAPS, namespace=namespace)
+    assert {item["metadata"]["name"] for item in left} == {"kube-root-ca.crt", "db-kept", "db-greeting"}
+    assert await _ledger(it, ended) == {
+        f"ConfigMap {namespace}/db-kept": "Helm keeps it: annotation helm.sh/resource-policy",
+        f"ConfigMap {namespace}/db-greeting": "Helm keeps it: a hook is not part of the release",
+        "CustomResourceDefinition gadgets.kept.helm.test": "Helm keeps it: a CRD of the chart's crds directory",
+        f"Namespace {namespace}": "Helm keeps it: the namespace that it created for the release",
+    }
+    await it.let_go()
+
+
+async def test_objects_of_a_revision_that_is_newer_than_the_plan_are_removed_too(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    await user.install("db", "settings")
+    await _protect(user, "db-settings", "Always")
+    late = SETTINGS.replace("-settings\n", "-late\n      finalizers: [example.dev/late]\n")
+    repository.add("grown", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": late})
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        await it.teardown(_held("protect"), "held by the protected object")
+        await user.upgrade("db", "grown")
+        await _protect(user, "db-settings", None)
+        await it.teardown(_held("db-late"), "held at the new object")
+        await user.free("db-late")
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await user.secrets("db") == []
+    assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_a_release_that_a_deployer_drives_is_no_step_and_is_not_touched(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS}
+    label = "-settings\n      labels: {helm.toolkit.fluxcd.io/name: db}\n"
+    repository.add("fluxed", {**files, "templates/a.yaml": SETTINGS.replace("-settings\n", label)})
+    bundle = chart_file("fleet", {"fleet.cattle.io/bundle-id": "apps"})
+    repository.add("fleet", {**files, "Chart.yaml": bundle})
+    for chart in ("fluxed", "fleet"):
+        await user.install(chart, chart)
+    for name in ("profile", "sveltos", "mine"):
+        await user.install(name, "settings")
+    [secret] = await user.secrets("profile")
+    labels = {"metadata": {"labels": {OWNER_LABEL: "an-owner"}}}
+    await user.client.patch(SECRETS, secret["metadata"]["name"], labels, namespace=user.namespace)
+    summary = await it.add_summary("charts", behaviour="LeavePolicies")
+    driven = [{"releaseName": "sveltos", "releaseNamespace": user.namespace, "status": "Managing"}]
+    status = {"status": {"helmReleaseSummaries": driven}}
+    await it.client.patch(CLUSTER_SUMMARIES, summary.name, status, namespace=it.namespace, subresource="status")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert ended.spec.plan
+    assert [step.object.name for step in ended.spec.plan.steps if step.object.kind == "Release"] == ["mine"]
+    assert await it.objects() == {f"{name}-settings" for name in ("fluxed", "fleet", "profile", "sveltos")}
+    await it.let_go()
+
+
+async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    label = "-settings\n      labels: {helm.toolkit.fluxcd.io/name: db}\n"
+    taken = SETTINGS.replace("-settings\n", label)
+    repository.add("taken", {"values.yaml": VALUES, "templates/a.yaml": taken})
+    await user.install("db", "settings")
+    await _protect(user, "db-settings", "Always")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        await it.teardown(_held("protect"), "held by the protected object")
+        await user.upgrade("db", "taken")
+        await _protect(user, "db-settings", None)
+        await it.teardown(_held("Flux HelmRelease db drives it now"), "held by the new driver")
+        assert await it.objects() == {"db-settings"}
+        await user.uninstall("db")
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
+
+
+async def test_an_object_that_another_release_has_taken_over_stays_and_is_in_the_ledger(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "web")
+    await _protect(user, "db-settings", "Always")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        await it.teardown(_held("protect"), "held by the protected object")
+        taken = {"metadata": {"annotations": {HELM_RELEASE_ANNOTATION: "another"}}}
+        await user.client.patch(CONFIG_MAPS, "db-settings", taken, namespace=user.namespace)
+        await _protect(user, "db-settings", None)
+        ended = await it.ended()
+    assert ended.phase is Phase.COMPLETE
+    assert await it.objects() == {"db-settings"}
+    assert await user.secrets("db") == []
+    name = f"ConfigMap {user.namespace}/db-settings"
+    message = f"taken over: it no longer carries Helm's mark for Release {user.namespace}/db"
+    assert await _ledger(it, ended) == {name: message}
+    await it.let_go()
+
+
+async def test_an_object_of_another_owner_with_the_name_of_an_object_of_the_release_is_not_deleted(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "web")
+    found = await user.config_map("db-settings")
+    assert found
+    await user.client.delete(CONFIG_MAPS, "db-settings", uid=found["metadata"]["uid"], namespace=user.namespace)
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "db-settings", "namespace": user.namespace}}
+    await user.client.create(CONFIG_MAPS, theirs)
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert ended.phase is Phase.COMPLETE
+    assert ended.spec.plan
+    assert any("db-settings" in warning for warning in ended.spec.plan.warnings)
+    assert await it.objects() == {"db-settings"}
+    assert await user.secrets("db") == []
+    await it.let_go()
+
+
+async def test_a_failing_hook_holds_the_release_by_name_and_nothing_of_it_goes(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    hook = SETTINGS.replace("-settings\n", "_invalid\n      annotations: {helm.sh/hook: pre-delete}\n")
+    repository.add("failing", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": hook})
+    await user.install("db", "failing")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        held = await it.teardown(_held("helm uninstall of db failed"), "held by the hook")
+        [blocker] = held.status.blockers
+        assert (blocker.object.kind, blocker.object.name) == ("Release", "db")
+        assert await it.objects() == {"db-settings"}
+    await it.let_go()
+
+
+async def test_a_release_that_cannot_be_read_holds_the_cluster_by_name(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "settings")
+    await user.install("other", "settings")
+    [secret] = await user.secrets("db")
+    broken = {"data": {"release": "bm90IGEgcmVsZWFzZQ=="}}
+    await user.client.patch(SECRETS, secret["metadata"]["name"], broken, namespace=user.namespace)
+    clock = StillClock()
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,), clock=clock):
+        await it.delete()
+        held = await it.teardown(_held("cannot read the Helm release"), "held")
+        assert held.spec.plan
+        assert len(held.spec.plan.steps) == 2
+        assert any("cannot be read" in warning for warning in held.spec.plan.warnings)
+        assert "db-settings" in await it.objects()
+        good = {"data": {"release": secret["data"]["release"]}}
+        await user.client.patch(SECRETS, secret["metadata"]["name"], good, namespace=user.namespace)
+        clock.advance(600)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_a_release_that_is_installed_again_during_its_removal_is_removed_again(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "settings")
+    await user.hold("db-settings")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        await it.teardown(_held("db-settings"), "held at db-settings")
+        await until_absent(user.client, SECRETS, "sh.helm.release.v1.db.v1", namespace=user.namespace)  # Helm has ended
+        await user.install("db", "greeting")
+        await user.free("db-settings")
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await user.secrets("db") == []
+    assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_without_helm_a_release_is_held_and_nothing_of_it_goes(it: TeardownScene, user: HelmUser) -> None:
+    await user.install("db", "settings")
+    async with manager(it.client, sources=(ReleasePolicies(it, None).steps,)):
+        await it.delete()
+        await it.teardown(_held("the helm program is not installed"), "held")
+        assert await it.objects() == {"db-settings"}
+    await it.let_go()
+
+
+async def test_a_hook_that_acts_outside_of_its_namespace_runs_only_if_the_release_is_named_exactly(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    role = """
+        apiVersion: rbac.authorization.k8s.io/v1
+        kind: ClusterRole
+        metadata:
+          name: {{ .Release.Namespace }}-cleanup
+          annotations: {helm.sh/hook: pre-delete, helm.sh/hook-delete-policy: hook-succeeded}
+        rules: []
+    """
+    repository.add("reaching", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": role})
+    await user.install("db", "reaching")
+    policies, clock = ReleasePolicies(it, helm), StillClock()
+    async with manager(it.client, sources=(policies.steps,), clock=clock):
+        await it.delete()
+        await it.teardown(_held(f"its hooks would create ClusterRole {user.namespace}-cleanup"), "held")
+        assert await it.objects() == {"db-settings"}
+        policies.named.add("db")
+        clock.advance(60)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
+
+
+async def test_a_release_that_is_stuck_in_an_upgrade_is_uninstalled_when_that_has_timed_out(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "settings")
+    [last] = await release_secrets.history(user.client, namespace=user.namespace, release="db")
+    await release_secrets.set_status(user.client, last, HelmStatus.PENDING_UPGRADE, why="interrupted")
+    clock = StillClock()
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,), clock=clock):
+        await it.delete()
+        await it.teardown(_held("it is pending-upgrade, and Helm may still be running"), "held")
+        assert await it.objects() == {"db-settings"}
+        clock.advance(600)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_a_tried_release_is_given_up_after_its_time_and_a_left_one_is_not_touched(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("tried", "settings")
+    await user.install("left", "settings")
+    await user.hold("tried-settings")
+    policies, clock = ReleasePolicies(it, helm, {"tried": Effort.TRY, "left": Effort.LEAVE}), StillClock()
+    [before] = await user.secrets("left")
+    async with manager(it.client, sources=(policies.steps,), clock=clock):
+        await it.delete()
+        waiting = "tried-settings"
+        await it.teardown(lambda one: any(item.object.name == waiting for item in one.status.blockers), "waiting")
+        clock.advance(60)
+        ended = await it.ended()
+    states = {step.name.rpartition("/")[2]: step.state for step in ended.status.steps}
+    assert states == {"tried": "GivenUp", "left": "Left"}
+    assert await user.secrets("left") == [before]
+    assert await user.config_map("left-settings")
+    await user.free("tried-settings")
+    await it.let_go()
+
+
+async def test_a_manager_that_starts_during_the_removal_continues_it(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    await user.install("db", "farewell")
+    await user.hold("db-settings")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.delete()
+        await it.teardown(_held("db-settings"), "held at db-settings")
+    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
+        await it.teardown(_held("db-settings"), "held at db-settings")
+        await user.free("db-settings")
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await user.client.list(JOBS, namespace=user.namespace) == []
+    assert await user.secrets("db") == []
+    await it.let_go()
+
+
+async def test_what_the_cluster_itself_needs_goes_last_and_only_by_its_exact_name(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS}
+    repository.add("cilium", files)
+    for name, chart in (("network", "cilium"), ("unnamed", "cilium"), ("apps", "settings")):
+        await user.install(name, chart)
+    async with manager(it.client, sources=(ReleasePolicies(it, helm, named=["network"]).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert ended.spec.plan
+    assert {step.object.name: step.wave for step in ended.spec.plan.steps} == {"apps": 1, "network": 2}
+    assert await it.objects() == {"unnamed-settings"}
+    await it.let_go()
+
+
+async def _protect(user: HelmUser, name: str, value: str | None) -> None:
+    labels = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: value}}}
+    await user.client.patch(CONFIG_MAPS, name, labels, namespace=user.namespace)

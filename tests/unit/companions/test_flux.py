@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization
+from unwind.api.unwind import Plan
+from unwind.companions.companion import Handle, HandleEntry
+from unwind.companions.flux import FluxCompanion, FoundHandle, handles_of
+from unwind.companions.flux_inventory import parse_id
+from unwind.errors import UnwindError
+from unwind.teardown.drafts import ORDER_LOST, order_lost
+
+
+def found(name: str, *ids: str, on_member: bool = False, namespace: str = "shop", **spec: Any) -> FoundHandle:
+    """A Kustomization with this inventory."""
+    body = {"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {"prune": True, **spec}}
+    entries = tuple(HandleEntry(object=parse_id(item, "v1")) for item in ids)
+    obj = msgspec.convert(body, Kustomization)
+    return FoundHandle(resource=KUSTOMIZATIONS, obj=obj, on_member=on_member, entries=entries)
+
+
+def release(name: str, *, on_member: bool, **spec: Any) -> FoundHandle:
+    obj = msgspec.convert({"metadata": {"name": name, "namespace": "shop", "uid": name}, "spec": spec}, HelmRelease)
+    return FoundHandle(resource=HELM_RELEASES, obj=obj, on_member=on_member, entries=())
+
+
+def by_name(*items: FoundHandle) -> dict[str, Handle]:
+    return {handle.ref.name: handle for handle in handles_of(items)}
+
+
+def test_dependencies_and_parents_are_steps_that_go_later() -> None:
+    handles = by_name(
+        found("base"),
+        found(
+            "tenant",
+            "shop_web_kustomize.toolkit.fluxcd.io_Kustomization",
+            "shop_db_helm.toolkit.fluxcd.io_HelmRelease",
+            dependsOn=[{"name": "base"}, {"name": "crds", "namespace": "platform"}],
+        ),
+        found("web", on_member=True),
+        release("db", on_member=True),
+    )
+    assert {name: handle.depends_on for name, handle in handles.items()} == {
+        "base": (),
+        "tenant": ("Kustomization/shop/base", "Kustomization/platform/crds"),
+        "web": ("Kustomization/shop/tenant",),
+        "db": ("Kustomization/shop/tenant",),
+    }
+    assert {name for name, handle in handles.items() if handle.ordered} == {"tenant", "web", "db"}
+
+
+def test_a_handle_on_the_management_cluster_is_no_child_of_one_that_deploys_elsewhere() -> None:
+    parent = found("tenant", "shop_web_kustomize.toolkit.fluxcd.io_Kustomization")
+    assert by_name(parent, found("web"))["web"].depends_on == ()
+
+
+def test_flux_that_was_deployed_from_the_management_cluster_goes_after_all_that_it_deployed() -> None:
+    handles = by_name(found("flux", "flux-system_kustomize-controller_apps_Deployment"), found("web", on_member=True))
+    assert handles["web"].depends_on == ("Kustomization/shop/flux",)
+    assert handles["flux"].stays == ""
+
+
+ITSELF = (
+    "_flux-system__Namespace",
+    "_kustomizations.kustomize.toolkit.fluxcd.io_apiextensions.k8s.io_CustomResourceDefinition",
+    "flux-system_kustomize-controller_apps_Deployment",
+    "flux-system_flux-system_kustomize.toolkit.fluxcd.io_Kustomization",
+    "flux-system_apps_kustomize.toolkit.fluxcd.io_Kustomization",
+)
+
+
+def test_the_kustomization_that_deploys_only_flux_itself_stays() -> None:
+    handles = by_name(
+        found("flux-system", *ITSELF, on_member=True, namespace="flux-system"),
+        found("apps", "shop_web_apps_Deployment", on_member=True, namespace="flux-system"),
+    )
+    assert "goes with the cluster" in handles["flux-system"].stays
+    assert all(entry.kept for entry in handles["flux-system"].entries)
+    assert handles["apps"].depends_on == ("Kustomization/flux-system/flux-system",)
+
+
+def test_the_kustomization_that_deploys_flux_and_more_is_held() -> None:
+    more = found("flux-system", *ITSELF, "shop_web_apps_Deployment", on_member=True, namespace="flux-system")
+    assert by_name(more)["flux-system"].stays == ""
+    inventory = {"entries": [{"id": item, "v": "v1"} for item in ITSELF]}
+    handle = {"kind": "Kustomization", "metadata": {}, "spec": {"prune": True}, "status": {"inventory": inventory}}
+    companion = FluxCompanion(None)  # type: ignore[arg-type]  # nothing is read
+    assert "deploys Flux itself" in companion.why_held(handle)
+
+
+def test_two_handles_of_the_same_step_are_refused() -> None:
+    with pytest.raises(UnwindError, match="Kustomization/shop/web exists on the management cluster and on the cluster"):
+        by_name(found("web"), found("web", on_member=True))
+
+
+def test_a_plan_whose_steps_had_begun_says_that_order_is_lost() -> None:
+    plan = Plan(warnings=("something else", f"{ORDER_LOST}Kustomization/shop/web was being deleted"))
+    assert [notice.message for notice in order_lost(plan)] == [plan.warnings[1]]
+    assert order_lost(None) == ()

@@ -1,0 +1,240 @@
+"""Which clusters a TeardownPolicy selects, and what several policies say about one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
+from unwind.api.policies import SourceKind, TeardownPolicy
+from unwind.api.unwind import Effort, Gate
+from unwind.companions import policies
+from unwind.companions.policies import Selection
+from unwind.companions.policy_reader import ClusterPolicies
+
+PROD = {"matchLabels": {"env": "prod"}}
+FLUX = {"kind": "Flux", "effort": "Enforce"}
+APPS = ObjectRef(kind="Kustomization", namespace="shops", name="apps", uid="1")
+
+
+def policy(
+    name: str = "production",
+    *,
+    sources: tuple[dict[str, Any], ...] = (FLUX,),
+    selector: dict[str, Any] | None = PROD,
+    status: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+    **spec: Any,
+) -> TeardownPolicy:
+    body = {"clusterSelector": selector} if selector is not None else {}
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "generation": 1, **(metadata or {})},
+            "spec": {**body, "sources": list(sources), **spec},
+            "status": status or {},
+        },
+        TeardownPolicy,
+    )
+
+
+def decide(*found: TeardownPolicy, handle: ObjectRef = APPS, source: SourceKind = SourceKind.FLUX) -> Any:
+    return policies.decide(found, source, handle, home="shops", on_member=False)
+
+
+def test_an_empty_or_missing_selector_selects_nothing() -> None:
+    labels = {"env": "prod"}
+    assert policies.matches(policy(), labels, {})
+    assert not policies.matches(policy(selector={}), labels, {})
+    assert not policies.matches(policy(selector=None), labels, {})
+    assert not policies.matches(policy(namespaceSelector={}), labels, {"a": "b"})
+
+
+def test_both_selectors_must_match() -> None:
+    both = policy(namespaceSelector={"matchLabels": {"team": "shops"}})
+    assert policies.matches(both, {"env": "prod"}, {"team": "shops"})
+    assert not policies.matches(both, {"env": "prod"}, {})
+    assert not policies.matches(both, {"env": "test"}, {"team": "shops"})
+
+
+def test_an_unknown_operator_selects_what_the_other_requirements_match() -> None:
+    selector = {"matchExpressions": [{"key": "a", "operator": "Like"}, {"key": "b", "operator": "Exists"}]}
+    unclear = policy(selector=selector)
+    assert policies.matches(unclear, {"b": "1"}, {})
+    assert not policies.matches(unclear, {}, {})
+    assert policies.unknown_words(unclear) == ["operator of clusterSelector: 'Like' is not known"]
+
+
+def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:
+    recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
+    kept = policy(status=recorded)
+    assert policies.selection(kept, "c1", {"env": "prod"}, {}) is Selection.MATCHES
+    assert policies.selection(kept, "c1", {}, {}) is Selection.STILL
+    assert policies.selection(kept, "c2", {}, {}) is Selection.NO, "another cluster of this name"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"generation": 2}, {"annotations": {"unwind.dev/reselect": "1"}}], ids=["spec", "annotation"]
+)
+def test_a_writer_of_the_policy_lets_a_relabelled_cluster_leave(changed: dict[str, Any]) -> None:
+    recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
+    after = policy(status=recorded, metadata=changed)
+    assert policies.selection(after, "c1", {}, {}) is Selection.NO
+    assert policies.selection(after, "c1", {"env": "prod"}, {}) is Selection.MATCHES
+
+
+def test_leave_and_enforce_together_hold_without_deleting() -> None:
+    left = policy("careful", sources=({"kind": "Flux", "effort": "Leave"},))
+    decision = decide(policy(), left)
+    assert decision.effort is Effort.ENFORCE
+    assert not decision.deletes
+    assert "production says Enforce and TeardownPolicy careful says Leave" in decision.conflict
+
+
+def test_enforce_is_stricter_than_try_and_names_its_policies() -> None:
+    decision = decide(policy("b"), policy("a"), policy("c", sources=({"kind": "Flux", "effort": "Try"},)))
+    assert (decision.effort, decision.policies, decision.conflict) == (Effort.ENFORCE, ("a", "b"), "")
+
+
+def test_a_handle_in_another_namespace_is_no_step_unless_the_source_names_it() -> None:
+    elsewhere = msgspec.structs.replace(APPS, namespace="flux-system")
+    assert decide(policy(), handle=elsewhere) is None
+    assert decide(policy(sources=({"kind": "Flux", "effort": "Leave"},)), handle=elsewhere) is None
+    named = policy(sources=({**FLUX, "namespaces": ["flux-system"]},))
+    assert decide(named, handle=elsewhere).effort is Effort.ENFORCE
+    everywhere = policy("careful", sources=({"kind": "Flux", "effort": "Leave"},))
+    assert decide(named, everywhere, handle=elsewhere).conflict, "Leave needs no namespaces"
+
+
+def test_a_handle_that_no_source_mentions_is_no_step() -> None:
+    assert decide(policy(), source=SourceKind.HELM) is None
+    assert decide(policy(sources=({**FLUX, "selector": {"names": ["base"]}},))) is None
+
+
+def test_plain_helm_needs_a_selector() -> None:
+    without = policy(sources=({"kind": "Helm", "effort": "Enforce"},))
+    assert policies.decide([without], SourceKind.HELM, APPS, home="shops", on_member=True) is None
+    assert policies.unknown_words(without) == ["source Helm has no selector"]
+
+
+def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> None:
+    cni = ObjectRef(kind="Release", namespace="kube-system", name="cilium")
+    wide = policy(sources=({"kind": "Helm", "effort": "Enforce", "selector": {"names": ["*"]}},))
+    exact = policy("exact", sources=({"kind": "Helm", "effort": "Try", "selector": {"names": ["cilium"]}},))
+
+    def decided(*found: TeardownPolicy) -> Any:
+        return policies.decide(found, SourceKind.HELM, cni, home="shops", on_member=True, exactly=True)
+
+    assert decided(wide) is None
+    assert decided(wide, exact).effort is Effort.TRY
+    assert not policies.names_exactly([wide], SourceKind.HELM, cni)
+    assert policies.names_exactly([wide, exact], SourceKind.HELM, cni)
+
+
+def test_unknown_words_are_named_and_enforce() -> None:
+    unclear = policy(sources=({"kind": "Argo", "effort": "Must"},), deadline="soon", onDeadline="Panic")
+    assert policies.unknown_words(unclear) == [
+        "kind of a source: 'Argo' is not known",
+        "effort of source Argo: 'Must' is not known",
+        "deadline: 'soon' is not known",
+        "onDeadline: 'Panic' is not known",
+    ]
+    assert policies.enforces(unclear)
+    assert not policies.enforces(policy(sources=({"kind": "Flux", "effort": "Try"},)))
+
+
+def test_the_later_deadline_counts_and_no_deadline_is_the_latest() -> None:
+    short, long = policy("a", deadline="30m", onDeadline="Release"), policy("b", deadline="2h", onDeadline="Release")
+    found = policies.effective_deadline([short, long], {})
+    assert (found.deadline, found.deadline_from) == ("2h", "TeardownPolicy b")
+    assert (found.on_deadline, found.on_deadline_from) == ("Release", "TeardownPolicy a, TeardownPolicy b")
+    forever = policies.effective_deadline([short, policy("c")], {})
+    assert (forever.deadline, forever.deadline_from) == ("", "TeardownPolicy c")
+    assert (forever.on_deadline, forever.on_deadline_from) == ("Hold", "TeardownPolicy c")
+
+
+def test_annotations_can_only_make_a_deadline_stricter() -> None:
+    found = [policy(deadline="2h", onDeadline="Release")]
+    sooner = policies.effective_deadline(found, {"unwind.dev/deadline": "1m"})
+    assert (sooner.deadline, sooner.deadline_from) == ("2h", "TeardownPolicy production")
+    later = policies.effective_deadline(found, {"unwind.dev/deadline": "3h", "unwind.dev/on-deadline": "Hold"})
+    assert (later.deadline, later.deadline_from) == ("3h", "annotation unwind.dev/deadline")
+    assert (later.on_deadline, later.on_deadline_from) == ("Hold", "annotation unwind.dev/on-deadline")
+    held = policies.effective_deadline([policy(deadline="2h")], {"unwind.dev/on-deadline": "Release"})
+    assert (held.on_deadline, held.on_deadline_from) == ("Hold", "TeardownPolicy production")
+
+
+def gate(*words: str, has_class: bool = False) -> policies.EffectiveGate:
+    found = [policy(name, gate=word) for name, word in zip("abc", words, strict=False)]
+    return policies.effective_gate(found, has_class=has_class)
+
+
+def test_auto_is_the_hook_where_cluster_api_calls_it_and_nothing_elsewhere() -> None:
+    assert gate("Auto", has_class=True).kind is Gate.HOOK
+    without = gate("Auto")
+    assert (without.kind, without.asked) == (Gate.NONE, True)
+    assert without.why.endswith("Cluster API calls no hook for a Cluster without ClusterClass")
+
+
+def test_no_gate_can_be_chosen_on_purpose_but_the_hook_holds_where_it_is_called() -> None:
+    assert (gate("None").kind, gate("None").asked) == (Gate.NONE, False)
+    assert gate("None", has_class=True).kind is Gate.HOOK
+
+
+def test_the_strictest_gate_counts_and_conflicts_are_named() -> None:
+    found = gate("None", "Machines", "Auto")
+    assert found.kind is Gate.MACHINES
+    assert found.conflict == "TeardownPolicy b says Machines and a says None: Machines counts"
+    assert not gate("Machines", "Auto").conflict
+    assert gate("Machines", has_class=True).kind is Gate.MACHINES
+
+
+def test_an_unknown_gate_neither_arms_nor_disarms_and_holds() -> None:
+    found = gate("Machines", "Moat")
+    assert isinstance(found.kind, Unknown)
+    assert policies.unknown_words(policy(gate="Moat")) == ["gate: 'Moat' is not known"]
+
+
+def test_the_gate_admission_is_the_strictest() -> None:
+    found = gate("Machines", "Admission", has_class=True)
+    assert found.kind is Gate.ADMISSION
+    assert found.conflict == "TeardownPolicy b says Admission and a says Machines: Admission counts"
+
+
+PROFILE = ObjectRef(kind="ClusterProfile", name="monitoring")
+OWN_FROM = "clusterDeletionBehavior of ClusterProfile/monitoring"
+
+
+def with_own(own: Effort, *efforts: str) -> policies.StepDecision:
+    """What a profile with this effort of its own and a policy for each of the others decide."""
+    found = tuple(policy(effort.lower(), sources=({"kind": "Profile", "effort": effort},)) for effort in efforts)
+    cluster = ClusterPolicies(target=ObjectRef(kind="Cluster", namespace="shops", name="a"), policies=found)
+    decision = cluster.with_own(SourceKind.PROFILE, PROFILE, own, OWN_FROM)
+    assert decision
+    return decision
+
+
+def test_a_profile_is_one_of_the_voices_that_decide_about_it() -> None:
+    raised = with_own(Effort.TRY, "Enforce")
+    assert (raised.effort, raised.policies, raised.deletes) == (Effort.ENFORCE, ("enforce",), True)
+    own = with_own(Effort.ENFORCE, "Try")
+    assert (own.effort, own.policies, own.deletes) == (Effort.ENFORCE, (), True), "a policy does not lower it"
+    left = with_own(Effort.TRY, "Leave")
+    assert (left.effort, left.policies, left.deletes) == (Effort.LEAVE, ("leave",), False)
+    kept = with_own(Effort.LEAVE, "Try")
+    assert (kept.effort, kept.policies, kept.conflict) == (Effort.LEAVE, (), "")
+
+
+def test_a_profile_and_a_policy_that_contradict_each_other_hold_and_are_named() -> None:
+    assert with_own(Effort.LEAVE, "Enforce").conflict.startswith(
+        f"TeardownPolicy enforce says Enforce and {OWN_FROM} says Leave: nothing of it is deleted"
+    )
+    assert f"{OWN_FROM} says Enforce and TeardownPolicy leave says Leave" in with_own(Effort.ENFORCE, "Leave").conflict
+
+
+def test_works_can_only_be_enforced() -> None:
+    tried = policy(sources=({"kind": "Work", "effort": "Try"},))
+    assert policies.unknown_words(tried) == ["source Work has the effort Try, but only Enforce is possible"]
+    assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
