@@ -1,0 +1,401 @@
+"""Removes the steps of a drain: each object by uid, through the chain of deleters, until the cleanup is proved."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from unwind.api.names import Reason
+from unwind.api.resources import VOLUME_ATTACHMENTS
+from unwind.api.unwind import Blocker, Effort, LedgerNote
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.outcomes import Again, Gone, Kept, TransientError
+from unwind.deleters.registration import FIRST, Kinds, Registration
+from unwind.drain import objects, rules
+from unwind.inventory.inventories import OWN, items
+from unwind.inventory.writer import Records, add_found
+from unwind.removal.places import member_of
+from unwind.removal.volume_claims import REMEMBERED, Volume
+from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
+from unwind.why.blockers import actor_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry, Inventory
+    from unwind.companions.policy_reader import ClusterPolicies
+    from unwind.deleters.context import DeleteContext, DeleteFunc
+    from unwind.deleters.outcomes import Outcome
+    from unwind.drain.objects import DrainedObject
+    from unwind.drain.rules import DrainDecision
+    from unwind.inventory.inventories import Inventories, Item
+    from unwind.kube.client import Object
+    from unwind.members.member import Member
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import StepContext, StepRemoval
+
+T = TypeVar("T")
+
+_NAME = "drain"
+_FINALIZER = "finalizer"
+_BEGUN = "begun"
+# The memo key of the time at which everything was gone, in the first entry of a step.
+_GONE_AT = f"{OWN}drained-at"
+_LOOK_AGAIN = 30.0
+
+
+class DrainPolicies(Protocol):
+    """Reads the policies of clusters."""
+
+    async def of(self, target: ClusterTarget) -> ClusterPolicies:
+        """What the policies of a cluster say, read from the API server."""
+
+    def known(self, target: ClusterTarget) -> ClusterPolicies:
+        """The same, by the caches."""
+
+    async def is_deleted(self, target: ClusterTarget) -> bool:
+        """Whether a Cluster is being deleted or gone, read from the API server."""
+
+
+class DrainRemover:
+    """Removes steps of drains."""
+
+    def __init__(self, policies: DrainPolicies) -> None:
+        self._policies = policies
+
+    def begin(self, context: StepContext) -> StepRemoval:
+        return _DrainRemoval(self._policies, context)
+
+    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
+        del member, those, owner  # they carry no mark of Unwind, and are not written
+
+
+class _DrainRemoval:
+    """The removal of one step of a drain."""
+
+    def __init__(self, policies: DrainPolicies, context: StepContext) -> None:
+        self._policies = policies
+        self._context = context
+        self._target = context.target
+        self._ref = context.step.object
+        self._tried = context.step.effort == Effort.TRY
+        self._waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._inner: StepRemoval | None = None
+        self._decision: DrainDecision | None = None
+        self._verified = False
+
+    @property
+    def progress(self) -> StepProgress | None:
+        progress = self._inner.progress if self._inner else None
+        if progress is None or self._verified:
+            return progress
+        return msgspec.structs.replace(progress, over=False, passed=False)
+
+    @property
+    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
+        return {**self._own_waits, **(self._inner.waits if self._inner else {})}
+
+    @property
+    def _own_waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
+        """What it waits for besides its deletions: the step itself only if no object says more."""
+        objects_only = len(self._waits) > 1 and isinstance(self._waits.get(self._ref), Waiting)
+        return {ref: what for ref, what in self._waits.items() if not (objects_only and ref == self._ref)}
+
+    @property
+    def removed(self) -> Collection[str]:
+        return self._inner.removed if self._inner else frozenset()
+
+    def look_again(self) -> None:
+        if self._inner:
+            self._inner.look_again()
+
+    def go_another_way(self, target: ClusterTarget) -> None:
+        self._target = target
+        if self._inner:
+            self._inner.go_another_way(target)
+
+    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        known, step = list(before), self._context.step.name
+        since = {(blocker.object, blocker.step): blocker.since for blocker in known}
+        own = [
+            Blocker(
+                object=ref,
+                step=step,
+                reason=(reason := str(what.reason if isinstance(what, Failed) else what.code)),
+                message=what.told,
+                actor="the owner of the object" if reason in _BY_OTHERS else actor_of(reason),
+                since=since.get((ref, step)) or now.replace(microsecond=0),
+            )
+            for ref, what in self._own_waits.items()
+        ]
+        return (*own, *(await self._inner.blockers(known, now) if self._inner else ()))
+
+    async def run(self) -> None:
+        chunks = await self._retry(self._begin)
+        means = self._context.means
+        means = msgspec.structs.replace(means, deleters=(*means.deleters, self._link()))
+        self._inner = inner = InventoryRemover().begin(
+            msgspec.structs.replace(self._context, means=means, chunks=chunks, target=self._target)
+        )
+        await inner.run()
+        await self._retry(self._verify)
+        await self._settle()
+        self._verified = True
+        self._context.changed()
+
+    # Before the first deletion
+
+    async def _begin(self) -> Sequence[Inventory]:
+        """The Inventories of the step, with the objects that were created since the plan was made."""
+        await self._check_deleted()
+        found = (await self._policies.of(self._target)).policies
+        self._decision = decision = rules.decisions(found).get(self._ref.name)
+        if decision is None:
+            # It is frozen in the plan, and its objects are recorded. Nothing is added to it.
+            return await self._inventories.of(self._ref.uid)
+        chunks = await self._inventories.of(self._ref.uid)
+        if any(_has_begun(item.entry) for item in items(chunks)):
+            return chunks
+        async with self._member(chunks) as member:
+            await member.verify()
+            known = {item.key for item in items(chunks)}
+            new = {
+                one.key: one.entry
+                for one in await self._foreign(member, decision)
+                if one.key not in known and not one.terminating
+            }
+            if new and chunks:
+                await add_found(self._inventories, chunks, new)
+            elif new:
+                effort = Effort(self._context.step.effort)
+                await Records(self._inventories, self._ref, member, effort=effort).put(new)
+        if new and self._tried:
+            await self._inventories.sealed(self._ref.uid, self._context.teardown)
+        return await self._inventories.of(self._ref.uid)
+
+    async def _check_deleted(self) -> None:
+        """Raise unless the cluster is being deleted: nothing else allows to delete what Unwind did not create."""
+        ref = self._target.ref
+        if not await self._policies.is_deleted(self._target):
+            raise TransientError(
+                f"cannot drain {ref}: it is not being deleted", reason=Reason.HELD, remedy="delete the Cluster"
+            )
+
+    async def _foreign(self, member: Member, decision: DrainDecision) -> list[DrainedObject]:
+        """The objects on the member that belong to no other step and to no other drained object."""
+        found = await objects.read(member, decision)
+        elsewhere = await self._elsewhere()
+        uids = {one.ref.uid for one in found}
+        return [one for one in found if one.ref.uid not in elsewhere and not one.owners & uids]
+
+    async def _elsewhere(self) -> dict[str, Entry]:
+        """The objects in the Inventories of other owners, by uid."""
+        return {
+            item.entry.object.uid: item.entry
+            for chunk in await self._inventories.on(self._target.ref.uid)
+            if not rules.is_drain(chunk.spec.owner)
+            for item in items([chunk])
+        }
+
+    # The link in the chain
+
+    def _link(self) -> Registration:
+        return Registration(
+            name=_NAME,
+            kinds=(Kinds("*", "*"),),
+            delete=self._delete,
+            order=FIRST,
+            about="Keep what a policy excludes, and remember whether the cleanup of a drained object can be seen.",
+        )
+
+    async def _delete(self, ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        if not ctx.absent:
+            if kept := await self._kept(ctx, obj):
+                return kept
+            metadata = obj["metadata"]
+            finalizer = rules.cleanup_finalizer(metadata.get("finalizers"))
+            if finalizer and ctx.memo.get(_FINALIZER) in (None, objects.NONE):
+                await ctx.memo.put(_FINALIZER, finalizer)
+            if _BEGUN not in ctx.memo:
+                await ctx.memo.put(_BEGUN)
+        outcome = await next(ctx, obj)
+        decision, finalizer = self._decision, ctx.memo.get(_FINALIZER) or objects.NONE
+        if isinstance(outcome, Gone) and finalizer == objects.NONE and not (decision and decision.settle):
+            return Kept(
+                Reason.NOT_VERIFIED,
+                "deleted, but it had no finalizer that shows whether it is cleaned up outside the cluster",
+                by=self._context.step.effort_from or "unwind",
+            )
+        return outcome
+
+    async def _kept(self, ctx: DeleteContext, obj: Object) -> Kept | None:
+        """Why an object is not deleted after all."""
+        metadata = obj["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return None
+        if (ctx.ref.group, ctx.ref.kind) == ("", "Service") and obj["spec"].get("type") != "LoadBalancer":
+            return Kept(Reason.NOT_OURS, "it is no longer of type LoadBalancer", by="unwind")
+        policies = self._policies.known(self._target).policies
+        decision = rules.decisions(policies).get(self._ref.name)
+        exclusion = rules.excluded(policies, decision, metadata.get("labels") or {}) if decision else None
+        if exclusion is None:
+            return None
+        if exclusion.conflict and not self._tried:
+            changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
+            raise Again(exclusion.conflict, until=changes, after=_LOOK_AGAIN, code=Reason.POLICY_CONFLICT)
+        by = ", ".join(f"TeardownPolicy/{name}" for name in exclusion.by)
+        return Kept(Reason.KEPT_BY_POLICY, exclusion.message, by=by)
+
+    # After the last deletion
+
+    async def _verify(self) -> None:
+        """Return if nothing is left that the drain has to delete; raise Again and name the rest otherwise."""
+        decision = self._decision
+        if decision is None:
+            return
+        chunks = await self._inventories.of(self._ref.uid)
+        recorded = {item.key: item.entry for item in items(chunks)}
+        self._waits.clear()
+        async with self._member(chunks) as member:
+            rest = self._rest(await objects.read(member, decision), recorded, await self._elsewhere())
+            if rest and self._tried:
+                await self._note(chunks, member, rest)
+                rest = []
+            await self._until_detached(member, recorded.values())
+            if not rest:
+                return
+            for one, waiting in rest:
+                self._waits[one.ref] = waiting
+            first, waiting = rest[0]
+            changes = await member.watches.changes(first.resource, namespace=first.ref.namespace, name=first.ref.name)
+            # It may have gone since the list.
+            now = await objects.read(member, decision)
+            if not any(one.ref.uid == first.ref.uid for one in now):
+                changes.close()
+                raise Again(waiting.reason, after=0.0, code=waiting.code)
+            raise Again(f"{len(rest)} objects are left", until=changes, after=_LOOK_AGAIN, code=waiting.code)
+
+    def _rest(
+        self, found: Iterable[DrainedObject], recorded: Mapping[str, Entry], elsewhere: Mapping[str, Entry]
+    ) -> list[tuple[DrainedObject, Waiting]]:
+        """What is left and why, without what stays on purpose (pure)."""
+        staying = {entry.object.uid for entry in recorded.values() if entry.left}
+        rest: list[tuple[DrainedObject, Waiting]] = []
+        for one in found:
+            entry, known = elsewhere.get(one.ref.uid), recorded.get(one.key)
+            if one.ref.uid in staying or one.owners & staying:
+                continue
+            if entry is not None:
+                # A step that is removed later, or that leaves it on purpose. What it gave up on is waited for.
+                if entry.ledger is None or entry.ledger.reason != Reason.GAVE_UP:
+                    continue
+                message = f"{one.ref} is still there, although its step has ended"
+                rest.append((one, Waiting(message, code=Reason.DELETING)))
+            elif one.terminating:
+                rest.append((one, Waiting(f"{one.ref} is being deleted", code=Reason.DELETING)))
+            elif known is not None and known.object.uid != one.ref.uid:
+                message = f"{one.ref} was deleted and created again by {one.made_by}; stop that, then delete it"
+                rest.append((one, Waiting(message, code=Reason.CREATED_AGAIN)))
+            else:
+                message = f"{one.ref} was created after the drain began, by {one.made_by}; delete it"
+                rest.append((one, Waiting(message, code=Reason.APPEARED_LATE)))
+        return rest
+
+    async def _note(
+        self, chunks: list[Inventory], member: Member, rest: Iterable[tuple[DrainedObject, Waiting]]
+    ) -> None:
+        """Write what is left into the ledger: nothing waits for a step that is only tried."""
+        at = self._context.means.clock.now().replace(microsecond=0)
+        entries = {
+            f"{one.key}-{one.ref.uid}": msgspec.structs.replace(
+                one.entry, ledger=LedgerNote(reason=waiting.code, message=waiting.reason, by="unwind", at=at)
+            )
+            for one, waiting in rest
+        }
+        if chunks:
+            await add_found(self._inventories, chunks, entries)
+        else:
+            await Records(self._inventories, self._ref, member, effort=Effort.TRY).put(entries)
+
+    async def _until_detached(self, member: Member, entries: Iterable[Entry]) -> None:
+        """Raise Again while a deleted volume is attached to a node."""
+        volumes = {
+            Volume.parse(entry.memo[REMEMBERED]).name
+            for entry in entries
+            if REMEMBERED in entry.memo and not entry.left
+        }
+        if not volumes:
+            return
+        changes = await member.watches.changes(VOLUME_ATTACHMENTS)
+        for item in await member.client.list(VOLUME_ATTACHMENTS):
+            name = item["spec"]["source"].get("persistentVolumeName")
+            if name in volumes:
+                raise Again(
+                    f"PersistentVolume {name} is still attached to node {item['spec'].get('nodeName')}",
+                    until=changes,
+                    after=_LOOK_AGAIN,
+                )
+        changes.close()
+
+    async def _settle(self) -> None:
+        """Wait as long as the policy says, if a controller may still be at work and nothing shows it."""
+        decision, clock = self._decision, self._context.means.clock
+        chunks = await self._retry(lambda: self._inventories.of(self._ref.uid))
+        entries = [item for item in items(chunks) if not item.entry.left]
+        unseen = [item for item in entries if item.entry.memo.get(objects.FINALIZER, objects.NONE) == objects.NONE]
+        if decision is None or not (decision.settle and unseen):
+            return
+        first = unseen[0]
+        if (said := first.entry.memo.get(_GONE_AT)) is None:
+            # Written down, so that the wait does not begin again after a restart.
+            said = clock.now().isoformat()
+            chunk = next(chunk for chunk in chunks if chunk.metadata.name == first.chunk)
+            change = {first.key: {"memo": {_GONE_AT: said}}}
+            await self._retry(lambda: self._inventories.write(chunk, change))
+        left = (datetime.fromisoformat(said) + decision.settle - clock.now()).total_seconds()
+        if left <= 0:
+            return
+        over = asyncio.Event()
+        timer = clock.call_later(left, over.set)
+        why = f"waiting {left:.0f}s (settle) for controllers to clean up: no finalizer shows when they have"
+        self._waits[self._ref] = Waiting(why, code=Reason.SETTLING)
+        self._context.changed()
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+            self._waits.pop(self._ref, None)
+
+    @property
+    def _inventories(self) -> Inventories:
+        return self._context.means.inventories
+
+    @asynccontextmanager
+    async def _member(self, chunks: Sequence[Inventory]) -> AsyncIterator[Member]:
+        """The cluster that the objects are on, and no other one."""
+        members, target = self._context.means.members, self._target
+        chunk = next(iter(chunks), None)
+        async with member_of(members, chunk, target) if chunk else members.member(target) as member:
+            yield member
+
+    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await retry_forever(
+            work,
+            waits=self._waits,
+            about=self._ref,
+            clock=self._context.means.clock,
+            changed=self._context.changed,
+        )
+
+
+_BY_OTHERS = (Reason.CREATED_AGAIN, Reason.APPEARED_LATE)
+
+
+def _has_begun(entry: Entry) -> bool:
+    """Whether the deletion of an object has begun."""
+    return f"{_NAME}.{_BEGUN}" in entry.memo
