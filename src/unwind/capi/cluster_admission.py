@@ -24,6 +24,7 @@ from unwind.api.names import (
     DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
+    FORCE_RELEASE_GROUPS_ANNOTATION,
     REMOVE_STRATEGY_ANNOTATION,
     REMOVE_STRATEGY_BY_ANNOTATION,
 )
@@ -32,7 +33,7 @@ from unwind.errors import UnwindError
 from unwind.server.routes import Response, Route, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from unwind.api.admission import Asked
     from unwind.api.resources import Resource
@@ -91,7 +92,7 @@ async def answer(
 ) -> Response:
     """The response to a review, which always allows the request."""
     try:
-        asked = admission.asked(body)
+        asked = admission.admission_request(body)
         new, old = _CLUSTER.decode(asked.object), _CLUSTER.decode(asked.old_object)
         options = _OPTIONS.decode(asked.options) or _Options()
     except msgspec.DecodeError as error:
@@ -100,7 +101,7 @@ async def answer(
         return refusal(400, str(error))
     if asked.operation == "UPDATE" and new and old:
         before, after, by = old.metadata.annotations, new.metadata.annotations, asked.user_info.username
-        patch = released(before, after, by=by)
+        patch = released(before, after, by=by, groups=asked.user_info.groups)
         if asked.kind.group == karmada.CLUSTERS.group:
             strategies = (old.spec.remove_strategy, new.spec.remove_strategy)
             patch += restrategised(before, after, *strategies, by=by)
@@ -125,16 +126,22 @@ def _warning(warnings: Mapping[str, DeletionWarning], asked: Asked, meta: Object
         return ""
 
 
-def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list[dict[str, Any]]:
-    """The JSON patch that records which user force-releases a cluster, whatever the request itself claims."""
+def released(
+    old: Mapping[str, str], new: Mapping[str, str], *, by: str, groups: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The JSON patch that records which user force-releases a cluster, whatever the request itself claims.
+
+    The groups are recorded because rights are often granted to them: TeardownPolicies are released only by users who
+    may update them.
+    """
     said = new.get(FORCE_RELEASE_ANNOTATION)
-    if said is None:
-        wanted = None
-    elif said != old.get(FORCE_RELEASE_ANNOTATION):
-        wanted = by
-    else:
-        wanted = old.get(FORCE_RELEASE_BY_ANNOTATION)
-    return _annotated(new, FORCE_RELEASE_BY_ANNOTATION, wanted)
+    names = (FORCE_RELEASE_BY_ANNOTATION, FORCE_RELEASE_GROUPS_ANNOTATION)
+    wanted: dict[str, str | None] = dict.fromkeys(names)
+    if said is not None and said != old.get(FORCE_RELEASE_ANNOTATION):
+        wanted = dict(zip(names, (by, "\n".join(groups) or None), strict=True))
+    elif said is not None:
+        wanted = {name: old.get(name) for name in names}
+    return [operation for name, value in wanted.items() for operation in _annotated(new, name, value)]
 
 
 def restrategised(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from unwind import logs
@@ -18,8 +19,8 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Regarding
 from unwind.members import credentials, targets
-from unwind.teardown import plan, release
-from unwind.teardown.drafts import misunderstood, orphaned
+from unwind.teardown import force_release, plan
+from unwind.teardown.drafts import misunderstood, order_lost, orphaned
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
 from unwind.teardown.runner import TeardownRunner, ended_without_target
 from unwind.teardown.running import RunningTeardowns
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from unwind.members.cluster_caches import CapiClusters
     from unwind.members.targets import AddonTarget, ClusterTarget
     from unwind.teardown.drafts import Drafted, TeardownNotice
-    from unwind.teardown.release import LetGo
+    from unwind.teardown.force_release import LetGo, MayRelease
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import FollowedSource
 
@@ -104,7 +105,7 @@ def _written(at: datetime) -> str:
 _LOOK_AGAIN = 30.0
 
 
-class ClusterCaches(TeardownCaches, Protocol):
+class ClusterTeardownCaches(TeardownCaches, Protocol):
     """The caches that this controller uses."""
 
     clusters: CapiClusters
@@ -120,12 +121,12 @@ class ClusterTeardownController(Controller[Key]):
     """Runs the teardown of Clusters that are being deleted."""
 
     name = "teardowns"
-    _caches: ClusterCaches
+    _caches: ClusterTeardownCaches
 
     def __init__(
         self,
         client: Client,
-        caches: ClusterCaches,
+        caches: ClusterTeardownCaches,
         deps: RemovalDeps,
         *,
         sources: Iterable[FollowedSource],
@@ -135,12 +136,15 @@ class ClusterTeardownController(Controller[Key]):
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
         with_credentials: bool = True,
+        may_release: MayRelease | None = None,
     ) -> None:
         """`sources`: the step sources of a cluster. `keep`: how long the record is kept. `with_credentials`: a feature
-        deploys to clusters, so that their credentials may have our finalizer."""
+        deploys to clusters, so that their credentials may have our finalizer. `may_release`: whether a user may
+        force-release a cluster; default: each user who may set the annotation."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
         self._with_credentials = with_credentials
+        self._may_release = may_release
         self._deps = deps
         self._teardowns = caches.teardowns
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
@@ -203,13 +207,18 @@ class ClusterTeardownController(Controller[Key]):
             runner.recheck()
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
-        """The credentials of a member changed during its teardown: its open connection may not work any more."""
+        """The credentials of a member changed during its teardown: its open connection may not work any more, or a plan
+        that waits for them can be made."""
+        cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
+        execution = self._runners.get(cluster)
+        if execution is None:
+            if (found := self._caches.clusters.get(cluster)) and found.metadata.terminating:
+                self._queue.add(cluster)
+            return
         old, new = change.old, change.new
         if old is None or new is None or old.finalizers != new.finalizers:
             return  # our own finalizer
-        cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
-        execution = self._runners.get(cluster)
-        if execution and execution.target.secret == change.key.name:
+        if execution.target.secret == change.key.name:
             execution.go_another_way(execution.target)
 
     def _enqueue_all(self) -> None:
@@ -242,7 +251,7 @@ class ClusterTeardownController(Controller[Key]):
             await self._runners.stopped(key)
             execution = None
         if execution and execution.target.ref.uid == target.ref.uid:
-            if let_go := await self._let_go(target):
+            if let_go := await self._let_go(target, execution.teardown):
                 execution.release(*let_go)
             return None
         if execution:
@@ -256,13 +265,13 @@ class ClusterTeardownController(Controller[Key]):
             self._sources.report(teardown, target)  # in case the process ended before they were told
             await clean(self._client, self._deps.inventories, teardown, target, with_credentials=self._with_credentials)
             return await self._records.retain(key)
-        let_go = await self._let_go(target)
-        if not target.paused and release.overdue(teardown, now=self._clock.now()):
-            let_go = let_go or release.expired(teardown.spec)
+        let_go = await self._let_go(target, teardown)
+        if not target.paused and force_release.overdue(teardown, now=self._clock.now()):
+            let_go = let_go or force_release.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:
             teardown = await self._teardown(target, decided=True)
         if teardown.spec.plan is None:
-            left = release.remaining(teardown, now=self._clock.now())  # the plan is blocked
+            left = force_release.remaining_seconds(teardown, now=self._clock.now())  # the plan is blocked
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         self._begin(key, teardown, target, let_go)
         return None
@@ -283,7 +292,12 @@ class ClusterTeardownController(Controller[Key]):
             self._deps,
             self._client,
             sources=self._sources,
-            said=(*self._sources.said(teardown, target), *misunderstood(target), *orphans),
+            said=(
+                *self._sources.said(teardown, target),
+                *misunderstood(target),
+                *orphans,
+                *order_lost(teardown.spec.plan),
+            ),
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),
         )
@@ -366,5 +380,6 @@ class ClusterTeardownController(Controller[Key]):
         running = execution is not None and execution.target.ref.uid == uid
         return not running and any(not item.done for item in deployed)
 
-    async def _let_go(self, target: AddonTarget) -> LetGo | None:
-        return await release.forced(self._client, self._caches.clusters.resource, target)
+    async def _let_go(self, target: AddonTarget, teardown: Teardown) -> LetGo | None:
+        allowed = partial(self._may_release, teardown) if self._may_release else None
+        return await force_release.forced(self._client, self._caches.clusters.resource, target, allowed=allowed)

@@ -17,16 +17,14 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMES
 from unwind.capi import gate_arming, hook_protocol
 from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
-from unwind.clock import SYSTEM
 from unwind.kube import decoding
-from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.served_versions import ServedVersions
-from unwind.kube.workqueue import Backoff, Queue
-from unwind.server.manager_names import CERTIFICATE, REGISTRATION, remembered
-from unwind.server.path_segments import HOOKS, Segments, corrected, prefix, redacted
+from unwind.server.manager_names import CERTIFICATE, REGISTRATION, recorded_extension
+from unwind.server.path_segments import HOOKS, corrected, prefix
+from unwind.server.registration import RegistrationController
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,10 +35,8 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.server.answering import Answering
+    from unwind.server.registration import RegistrationDeps
     from unwind.teardown.gate import GateFault
 
 
@@ -134,10 +130,9 @@ class Extensions:
 
 # Cluster API itself waits up to 1000 s before it retries an extension that did not respond.
 _ASK_AGAIN = 30.0
-_RETRY = Backoff(first=0.5, limit=30.0)
 
 
-class ExtensionConfigController:
+class ExtensionConfigController(RegistrationController):
     """Reconciles our ExtensionConfig, and reports whether Cluster API calls our hooks for the clusters of a
     namespace."""
 
@@ -145,28 +140,17 @@ class ExtensionConfigController:
 
     def __init__(
         self,
-        client: Client,
+        deps: RegistrationDeps,
         caches: ClusterCaches,
         *,
-        namespace: str,
         hooks: Iterable[Hook],
-        owner: ShardOwner,
-        metrics: Metrics,
-        segments: Segments | None = None,
-        answering: Answering | None = None,
         informers: InformerFactory | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `hooks`: the hooks that we serve. `segments`: the secret segments of our paths.
-        `answering`: nothing is registered before the manager answers."""
-        self._client = client
-        self._home = namespace
-        self._extension = extension_name(namespace)
+        """`hooks`: the hooks that we serve."""
+        super().__init__(deps)
+        client, clock = deps.client, deps.clock
+        self._extension = extension_name(deps.namespace)
         self._hooks = {hook_protocol.handler(hook): hook for hook in hooks}
-        self._owner = owner
-        self._segments = segments or Segments()
-        self._answering = answering
-        self._clock = clock
         self._told: list[Callable[[], None]] = []
         informers = informers or InformerFactory(client, clock=clock)
         self._extensions = Extensions(
@@ -175,33 +159,16 @@ class ExtensionConfigController:
         self._namespaces = informers.metadata(NAMESPACES, troubled=_log_watch_failed, listed=self._tell)
         self._namespaces.subscribe(self._namespace_changed)
         self._seen: object = None
+        # Outside the cluster, install creates it. In the cluster, the first manager does.
+        self._existed = not self._through_service
         self._asked = float("-inf")
-        self._queue: Queue[str] = fenced_queue(
-            self.name,
-            self._reconcile,
-            lambda _: self._extension,
-            owner=owner,
-            metrics=metrics,
-            failed=_log_failed,
-            backoff=_RETRY,
-            clock=clock,
-        )
         for kind, name in ((CONFIG_MAPS, REGISTRATION), (SECRETS, CERTIFICATE)):
-            key = Key(namespace, name)
+            key = Key(deps.namespace, name)
             caches.sources[kind.kind].subscribe(
-                lambda change, key=key: self._look() if change.key == key else None  # type: ignore[misc]
+                lambda change, key=key: self._enqueue_all() if change.key == key else None  # type: ignore[misc]
             )
-        owner.subscribe(self._look)
-        self._segments.subscribe(self._look)
-        if answering:
-            answering.subscribe(self._look)
 
     # Gate status
-
-    @property
-    def ready(self) -> bool:
-        """Always true: Cluster API may be installed later or never."""
-        return True
 
     @property
     def known(self) -> bool:
@@ -212,6 +179,11 @@ class ExtensionConfigController:
         found = self._namespaces.cache.get(Key("", namespace))
         labels = (found.labels or {}) if found else None
         return gate_arming.why_not(self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that Cluster API passes to the hooks."""
+        return self._extensions.ours.spec.settings if self._extensions.ours else {}
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` when the gate status may have changed."""
@@ -226,12 +198,13 @@ class ExtensionConfigController:
 
     # Events
 
-    def _look(self) -> None:
+    def _enqueue_all(self) -> None:
         self._queue.add(self._extension)
 
     def _extension_changed(self) -> None:
-        self._look()
+        self._enqueue_all()
         ours = self._extensions.ours
+        self._existed = self._existed or ours is not None
         # Most writes to it do not change the gate status.
         seen = (
             self._extensions.known,
@@ -262,10 +235,10 @@ class ExtensionConfigController:
             return None
         ours = self._extensions.ours
         if ours is None:
-            if self._answering is None or self._answering.answered:
+            if self._answered:
                 await self._register(resource)
         elif not ours.metadata.terminating and _is_ours(ours):
-            if self._answering and self._answering.through_service and await self._update(resource, ours):
+            if self._through_service and await self._update(resource, ours):
                 return None
             if patch := self._address(ours) or await self._authority(ours):
                 await self._patch(resource, ours, patch)
@@ -285,12 +258,13 @@ class ExtensionConfigController:
             pass
         else:
             return
+        existed = self._existed
         made = await self._apply(resource, wanted)
-        log.warning(
-            "ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile",
-            object=f"{resource.kind}/{self._extension}",
-            uid=made.metadata.uid,
-        )
+        about = {"object": f"{resource.kind}/{self._extension}", "uid": made.metadata.uid}
+        if existed:
+            log.warning("ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile", **about)
+        else:
+            log.info("ExtensionConfig created; Cluster API calls the hooks from now on", **about)
 
     async def _update(self, resource: Resource, ours: ExtensionConfig) -> bool:
         """Apply the recorded namespaceSelector and settings if they changed. Outside the cluster, install does that."""
@@ -311,7 +285,7 @@ class ExtensionConfigController:
             kept = await self._client.get(CONFIG_MAPS, REGISTRATION, namespace=self._home)
         except NotFoundError:
             return None
-        wanted = remembered(kept, resource.api_version)
+        wanted = recorded_extension(kept, resource.api_version)
         if wanted is None or wanted.get("metadata", {}).get("name") != self._extension:
             log.warning("registration manifest is invalid", object=f"ConfigMap/{self._home}/{REGISTRATION}")
             return None
@@ -381,7 +355,3 @@ def _is_ours(config: ExtensionConfig) -> bool:
 
 def _log_watch_failed(error: Exception) -> None:
     log.warning("namespace watch failed, will retry; until then namespaceSelector is not evaluated", why=str(error))
-
-
-def _log_failed(_: str, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", why=redacted(str(error)))

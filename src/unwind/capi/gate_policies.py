@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from unwind.api import capi, names, sveltos, unwind
-from unwind.api.admission import policy_and_binding, resource_rule
+from unwind.api import capi, names, policies, sveltos, unwind
+from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
+from unwind.api.policies import PolicyGate
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
-from unwind.api.unwind import Cause, Effort, Phase, StepState
+from unwind.api.unwind import Cause, Effort, Gate, Phase, StepState
 from unwind.server.manager_names import MANAGER
 
 Object = dict[str, Any]
@@ -109,7 +110,7 @@ _GUARDED = (
 )
 
 
-def guard(namespace: str) -> list[Object]:
+def extension_guard(namespace: str) -> list[Object]:
     """While a Teardown blocks a cluster, its ExtensionConfig cannot be deleted or narrowed to fewer namespaces.
 
     Cluster API drops an extension as soon as its deletion is requested: a finalizer would be too late.
@@ -267,6 +268,185 @@ def _not_with_clusters(namespace: str) -> list[Object]:
     }
     # The API server uses the Namespace itself as the namespace of the request, so these are the summaries in it.
     return policy_and_binding(namespaces_name(namespace), policy, paramRef=_ALL)
+
+
+# Clusters that TeardownPolicies hold: `status.clusters` of each (params) names them. Only the manager writes it.
+
+_POLICIES: Object = {"apiVersion": policies.TEARDOWN_POLICIES.api_version, "kind": policies.TEARDOWN_POLICIES.kind}
+_SELECTED = "params.?status.?clusters.orValue([])"
+_IS_HELD = f"one.?gate.orValue('') == '{PolicyGate.ARMED}'"
+_HELD_BY_POLICY = (
+    "'Cluster ' + oldObject.metadata.namespace + '/' + oldObject.metadata.name + ' is held by TeardownPolicy '"
+    " + params.metadata.name + ': foreground deletion would delete its control plane, infrastructure and machines at"
+    " once. Delete it in the background: kubectl delete cluster.' + request.resource.group + ' '"
+    " + oldObject.metadata.name + ' -n ' + oldObject.metadata.namespace + ' (without --cascade=foreground)'"
+)
+_NAMESPACE_HELD_BY_POLICY = (
+    "'Namespace ' + oldObject.metadata.name + ' contains Clusters that TeardownPolicy ' + params.metadata.name"
+    " + ' holds: their machines and infrastructure would be deleted at once. Delete the Clusters first and wait until"
+    " they are gone'"
+)
+
+
+def policy_foreground_name(namespace: str) -> str:
+    """The policy that refuses the foreground deletion of Clusters that a TeardownPolicy holds."""
+    return f"{MANAGER}-policy-foreground.{namespace}"
+
+
+def policy_namespaces_name(namespace: str) -> str:
+    """The policy that refuses the deletion of Namespaces with Clusters that a TeardownPolicy holds."""
+    return f"{MANAGER}-policy-namespaces.{namespace}"
+
+
+def machines_name(namespace: str) -> str:
+    """The policy that keeps our annotation on the Machines of Clusters that a Teardown holds."""
+    return f"{MANAGER}-held-machines.{namespace}"
+
+
+def held_by_policies(namespace: str) -> list[Object]:
+    """Refuses the two ways around the gate of a Cluster that a TeardownPolicy holds: the garbage collector and the
+    namespace controller delete machines and infrastructure directly, not through Cluster API."""
+    foreground = {
+        "paramKind": _POLICIES,
+        "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "DELETE")]},
+        "matchConditions": [{"name": "foreground", "expression": _FOREGROUND}],
+        "validations": [
+            {
+                "expression": f"!{_SELECTED}.exists(one, one.uid == oldObject.metadata.uid && {_IS_HELD})",
+                "messageExpression": _HELD_BY_POLICY,
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    with_namespace = {
+        "paramKind": _POLICIES,
+        "matchConstraints": {"resourceRules": [resource_rule(NAMESPACES, "DELETE")]},
+        "validations": [
+            {
+                "expression": f"!{_SELECTED}.exists(one, one.namespace == oldObject.metadata.name && {_IS_HELD})",
+                "messageExpression": _NAMESPACE_HELD_BY_POLICY,
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    return [
+        *policy_and_binding(policy_foreground_name(namespace), foreground, paramRef=_ALL),
+        *policy_and_binding(policy_namespaces_name(namespace), with_namespace, paramRef=_ALL),
+    ]
+
+
+_DISARMED = (
+    f"{annotation('oldObject', names.MACHINE_GATE_ANNOTATION)}.hasValue()"
+    f" && !{annotation('object', names.MACHINE_GATE_ANNOTATION)}.hasValue()"
+)
+_OF_CLUSTER = (
+    "params.spec.target.?namespace.orValue('') == oldObject.metadata.namespace"
+    f" && params.spec.target.name == oldObject.metadata.?labels[?'{names.CLUSTER_NAME_LABEL}'].orValue('')"
+)
+_MACHINE_HELD = (
+    "'Machine ' + oldObject.metadata.name + ' is held until Teardown ' + params.metadata.name + ' of '"
+    f" + params.spec.title + ' is finished: without the annotation {names.MACHINE_GATE_ANNOTATION} Cluster API would"
+    f" terminate it. To release the cluster, annotate the Cluster with {names.FORCE_RELEASE_ANNOTATION}=REASON'"
+)
+
+
+_PAUSED = "{}.metadata.?annotations[?'" + names.PAUSED_ANNOTATION + "'].orValue('') == '" + names.PAUSED_BY_GATE + "'"
+_MOVED = (
+    f"{annotation('oldObject', names.DELETE_FOR_MOVE_ANNOTATION)}.hasValue() && oldObject.?spec.?paused.orValue(false)"
+)
+_NOT_DIRECTLY = (
+    "'Cluster ' + oldObject.metadata.namespace + '/' + oldObject.metadata.name + ' is held by TeardownPolicy '"
+    " + params.metadata.name + ': what must be removed from it goes first. Delete it with: unwind delete cluster/'"
+    " + oldObject.metadata.name + ' -n ' + oldObject.metadata.namespace"
+)
+_STILL_PAUSED = (
+    "'Cluster ' + oldObject.metadata.namespace + '/' + oldObject.metadata.name + ' is held until its teardown is"
+    f" finished: only Unwind removes the annotation {names.PAUSED_ANNOTATION}. To release the cluster, annotate it with"
+    f" {names.FORCE_RELEASE_ANNOTATION}=REASON'"
+)
+# A cluster-admin counts as the manager, so the field manager of the request must be the manager's, too.
+_NOT_THE_MANAGER = f"request.options.?fieldManager.orValue('') != '{names.MACHINES_FIELD_MANAGER}' || !{BY_MANAGER}"
+
+
+DELETIONS = f"{MANAGER}-deletions"
+"""Prefix of the name of the policy that refuses to delete Clusters with the gate Admission."""
+
+
+def deletions_name(namespace: str) -> str:
+    """The policy that refuses to delete Clusters with the gate Admission."""
+    return f"{DELETIONS}.{namespace}"
+
+
+def pauses_name(namespace: str) -> str:
+    """The policy that keeps Cluster API paused for Clusters with the gate Admission that are being deleted."""
+    return f"{MANAGER}-pauses.{namespace}"
+
+
+def deletion_guard(namespace: str) -> list[Object]:
+    """Refuses to delete a Cluster with the gate Admission, also while no manager runs.
+
+    Not if Cluster API is paused for it: then nothing of it is deleted until the manager has seen its gate open. And not
+    for `clusterctl move`, which deletes a paused Cluster without its machines.
+    """
+    deletion = {
+        "paramKind": _POLICIES,
+        "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "DELETE")]},
+        "matchConditions": [
+            {"name": "not-held", "expression": f"!({_PAUSED.format('oldObject')})"},
+            {"name": "not-moved", "expression": f"!({_MOVED})"},
+            {"name": "not-deleted", "expression": "!has(oldObject.metadata.deletionTimestamp)"},
+        ],
+        "validations": [
+            {
+                "expression": f"!{_SELECTED}.exists(one, one.uid == oldObject.metadata.uid"
+                f" && one.?gateKind.orValue('') == '{Gate.ADMISSION}')",
+                "messageExpression": _NOT_DIRECTLY,
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    pause = {
+        "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "UPDATE")]},
+        "matchConditions": [
+            {
+                "name": "unpaused",
+                "expression": f"has(oldObject.metadata.deletionTimestamp) && {_PAUSED.format('oldObject')}"
+                f" && !({_PAUSED.format('object')})",
+            },
+            {"name": "not-the-manager", "expression": _NOT_THE_MANAGER},
+        ],
+        "validations": [{"expression": "false", "messageExpression": _STILL_PAUSED, "reason": "Forbidden"}],
+    }
+    return [
+        *policy_and_binding(deletions_name(namespace), deletion, paramRef=_ALL),
+        *policy_and_binding(pauses_name(namespace), pause),
+    ]
+
+
+def machines_guard(namespace: str) -> list[Object]:
+    """While a Teardown holds a Cluster, only the manager takes our annotation off its Machines.
+
+    A cluster-admin counts as the manager, so the field manager of the request must be the manager's, too: neither
+    `kubectl annotate` nor `unwind hooks disarm` have that.
+    """
+    policy = {
+        "paramKind": _TEARDOWNS,
+        "matchConstraints": {"resourceRules": [resource_rule(capi.MACHINES, "UPDATE")]},
+        # Evaluated before any Teardown is read: Cluster API updates Machines all the time.
+        "matchConditions": [
+            {"name": "disarmed", "expression": _DISARMED},
+            {"name": "not-the-manager", "expression": _NOT_THE_MANAGER},
+        ],
+        "variables": _TEARDOWN,
+        "validations": [
+            {
+                "expression": f"!({_OF_CLUSTER}) || !({_HOLDS})",
+                "messageExpression": _MACHINE_HELD,
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    return policy_and_binding(machines_name(namespace), policy, paramRef=_RECORDS)
 
 
 def gate_policies(namespace: str, *, addons: bool) -> list[Object]:

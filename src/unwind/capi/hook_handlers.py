@@ -21,6 +21,7 @@ from unwind.api.meta import with_condition
 from unwind.api.names import HOOKS_FIELD_MANAGER, ConditionType, Reason
 from unwind.api.unwind import TEARDOWNS
 from unwind.capi import hook_protocol, hook_registry
+from unwind.capi.gate_reader import GateReader
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.hooks import LONGEST, Wait
@@ -33,7 +34,7 @@ from unwind.teardown.gate import GateClosed, GateFault, GateOpen, Verdict
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from typing import Any
 
     from prometheus_client import CollectorRegistry
@@ -116,6 +117,7 @@ class HookHandlers:
         self._caches = caches
         self._source = source
         self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._reader = GateReader(client, self._keys, source, registry)
         self._recorder = recorder
         self._metrics = metrics
         self._registry = registry
@@ -233,7 +235,7 @@ class HookHandlers:
 
         try:
             async with asyncio.timeout(within):
-                verdict, unenforced = await self._read(target, reading)
+                verdict, unenforced = await self._reader.read(target, reading=reading)
         except TimeoutError:
             fault = f"cannot read {current}: the API server timed out"
         except (UnwindError, msgspec.DecodeError) as error:
@@ -243,19 +245,6 @@ class HookHandlers:
         else:
             return verdict, unenforced, ""
         return gate.closed(fault), False, fault
-
-    async def _read(self, target: AddonTarget, reading: Callable[[str], None]) -> tuple[Verdict, bool]:
-        """The verdict from fresh reads, and whether it shows that nothing is enforced."""
-        uid = target.ref.uid
-        if not self._keys.known:
-            reading("the keys that verify Teardowns")
-            await self._keys.load()
-        reading(f"Teardown {uid}")
-        if teardown := await self._keys.read(uid):
-            return gate.of_teardown(uid, teardown), gate.is_unenforced(uid, teardown)
-        standing, lost = await self._source.read(target, reading=reading)
-        verdict = gate.of_summaries(uid, standing, lost)
-        return verdict, isinstance(verdict, GateOpen)
 
     # Checks that failed
 
@@ -326,7 +315,7 @@ class HookHandlers:
         """The combined wait of a hook's rules. `broken`: why others cannot be asked, which blocks as well."""
         waits = [Wait(why, LONGEST) for why in broken]
         if rules := self._registry.rules(hook):
-            waits += await hook_registry.ask(
+            waits += await hook_registry.ask_rules(
                 rules, asked, client=self._client, within=max(0.0, request.remaining - _MARGIN)
             )
         return hook_registry.together(waits)
@@ -337,7 +326,7 @@ def _answering(hook: Hook, ask: Any) -> Handler:
 
     def answer(body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
         try:
-            asked = hook_protocol.asked(hook, body)
+            asked = hook_protocol.hook_request(hook, body)
         except hook_protocol.MalformedError as error:
             return refusal(400, str(error))
         try:

@@ -117,7 +117,7 @@ def discovered(body: bytes, hooks: Iterable[Hook]) -> Response:
     return Response(msgspec.json.encode(_DiscoveryResponse(handlers=handlers)))
 
 
-def asked(hook: Hook, body: bytes) -> HookRequest:
+def hook_request(hook: Hook, body: bytes) -> HookRequest:
     """The decoded request. Raises MalformedError if the body is not a request of this hook."""
     kind = _kinds[hook]
     request = _read(_requests[hook], body, kind)

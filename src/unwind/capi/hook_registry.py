@@ -13,7 +13,7 @@ from unwind.api.fields import Unknown
 from unwind.api.hooks import Hook
 from unwind.errors import UnwindError
 from unwind.hooks import LONGEST, HookContext, Wait, rules
-from unwind.plugins import Cancellation, described
+from unwind.plugins import TaskCancellation, error_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,7 +29,7 @@ log = logs.get(__name__)
 _TOLD = 500
 
 
-async def ask(rules: Sequence[Rule], request: HookRequest, *, client: Client, within: float) -> list[Wait]:
+async def ask_rules(rules: Sequence[Rule], request: HookRequest, *, client: Client, within: float) -> list[Wait]:
     """The waits of these rules. They run concurrently, each with a timeout of so many seconds.
 
     A rule that fails never lets a cluster proceed: every failure is a wait.
@@ -58,8 +58,8 @@ async def _asked(rule: Rule, request: HookRequest, client: Client, within: float
         if rule.settings is not None:
             settings = msgspec.convert(request.settings, rule.settings, strict=False)
     except BaseException as error:  # noqa: BLE001 - the type is of another package, and may raise anything
-        return _broken(rule, f"cannot read its settings: {described(error)}")
-    cancellation = Cancellation()
+        return _broken(rule, f"cannot read its settings: {error_message(error)}")
+    cancellation = TaskCancellation()
     try:
         async with asyncio.timeout(within) as limit:
             said = await rule.decide(request, HookContext(client=client, settings=settings, remaining=within))

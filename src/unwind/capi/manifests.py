@@ -16,7 +16,15 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.capi.gate_policies import annotation, extension_name, gate_policies, guard
+from unwind.capi.gate_policies import (
+    annotation,
+    deletion_guard,
+    extension_guard,
+    extension_name,
+    gate_policies,
+    held_by_policies,
+    machines_guard,
+)
 from unwind.server import path_keys, path_segments
 from unwind.server.manager_names import (
     CERTIFICATE,
@@ -86,6 +94,7 @@ _RELEASES = " || ".join(
             (
                 names.FORCE_RELEASE_ANNOTATION,
                 names.FORCE_RELEASE_BY_ANNOTATION,
+                names.FORCE_RELEASE_GROUPS_ANNOTATION,
                 names.REMOVE_STRATEGY_ANNOTATION,
                 names.REMOVE_STRATEGY_BY_ANNOTATION,
             ),
@@ -163,7 +172,7 @@ def _own_webhook(setting: Setting) -> list[Right]:
     kind, names = MUTATING_WEBHOOK_CONFIGURATIONS, (cluster_rules(setting.namespace),)
     # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
     why = "With `capi` or `karmada`: registers the webhook that records which user deletes a cluster."
-    return [Right(kind.group, (kind.plural,), (*READ, "create", "patch"), names, why=why)]
+    return [Right(kind.group, (kind.plural,), ("list", "watch", "create", "patch"), names, why=why)]
 
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
@@ -172,7 +181,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
     segment = path_segments.prefix(setting.path_key, path_segments.HOOKS)
     return [
         *gate_policies(setting.namespace, addons=Feature.ADDONS in setting.features),
-        *guard(setting.namespace),
+        *extension_guard(setting.namespace),
         with_prefix(_extension(setting), segment),
     ]
 
@@ -222,6 +231,52 @@ GATING = Contribution(
     manifests=_manifests,
 )
 
+_POLICY_KINDS = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+_NO_POLICIES = dict.fromkeys(_POLICY_KINDS, "admission policies are not served by this API server")
+
+HELD = Contribution(
+    name="held-clusters",
+    features=features.POLICIES,
+    kinds=_POLICY_KINDS,
+    optional=_NO_POLICIES,
+    manifests=lambda setting: held_by_policies(setting.namespace),
+)
+"""The admission policies for Clusters that a TeardownPolicy holds, by whichever gate."""
+
+MACHINE_GATES = Contribution(
+    name="machine-gates",
+    features=frozenset({Feature.GATES}),
+    everywhere=(
+        Right(
+            capi.MACHINES.group,
+            (capi.MACHINES.plural,),
+            ("list", "watch", "patch"),
+            why="Holds the Machines of a Cluster with an annotation until its gate opens (`gate: Machines`).",
+        ),
+        Right(
+            capi.MACHINE_POOLS.group,
+            (capi.MACHINE_POOLS.plural,),
+            ("list", "watch"),
+            why="Reports Clusters with MachinePools: their Machines cannot hold them.",
+        ),
+        Right(
+            capi.MACHINE_SETS.group,
+            (capi.MACHINE_SETS.plural,),
+            ("get",),
+            why="Lets go of a Machine whose MachineSet is not being deleted.",
+        ),
+        Right(
+            capi.CONTROL_PLANE_GROUP,
+            capi.CONTROL_PLANES,
+            ("get",),
+            why="Lets go of a Machine whose control plane is not being deleted.",
+        ),
+    ),
+    kinds=_POLICY_KINDS,
+    optional=_NO_POLICIES,
+    manifests=lambda setting: [*machines_guard(setting.namespace), *deletion_guard(setting.namespace)],
+)
+
 ATTRIBUTION = Contribution(
     name="attribution",
     features=frozenset({Feature.CAPI, Feature.KARMADA}),
@@ -236,6 +291,6 @@ REGISTERING = Contribution(
     at_home=(Right("", ("configmaps",), READ, why=f"Reads its registration from ConfigMap {REGISTRATION}."),),
     kinds=(CONFIG_MAPS, SECRETS),
     manifests=_remembering,
-    later=lambda setting: [path_keys.manifest(setting.namespace)],
+    later=lambda setting: [path_keys.keys_secret(setting.namespace)],
 )
 """The ConfigMap with the features and the address of the manager, and the key of its paths."""

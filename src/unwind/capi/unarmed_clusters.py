@@ -13,11 +13,12 @@ from prometheus_client import Gauge
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS
+from unwind.api.features import Feature
 from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition
-from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType
+from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
-from unwind.api.unwind import TEARDOWNS, Effort, Teardown
+from unwind.api.unwind import TEARDOWNS, Effort, Gate, Teardown
 from unwind.capi import gate_arming
 from unwind.clock import SYSTEM
 from unwind.kube.controller import Controller
@@ -26,6 +27,7 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.members import targets
 from unwind.teardown import gate
+from unwind.teardown.gate import GateFault
 from unwind.teardown.status import guarded
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from unwind.api.capi import Cluster
     from unwind.api.meta import Condition
+    from unwind.capi.machine_caches import MachineCaches
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import GateFault, GateSource, GateStatus
+    from unwind.teardown.gate import ChosenGates, GateSource, GateStatus
 
 
 log = logs.get(__name__)
@@ -135,16 +138,24 @@ class UnarmedClusterController(Controller[Key]):
         recorder: Recorder,
         metrics: Metrics,
         registry: CollectorRegistry,
+        machines: MachineCaches | None = None,
+        gates: ChosenGates | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
+        """`machines`: the Machines of Clusters; None if the feature `gates` is not installed. `gates`: the gates that
+        policies choose; None if no feature has policies."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
+        self._machines = machines
+        self._gates = gates
+        if machines:
+            machines.follow(self._machines_changed)
         self._client = client
         self._gate = armed
         self._source = source
         self._recorder = recorder
         Gauge(
             "unwind_gate_unarmed_clusters",
-            "Clusters with add-ons that must be removed, but for which Cluster API would not call the hook.",
+            "Clusters with add-ons that must be removed, but whose deletion Cluster API would not wait for.",
             registry=registry,
         ).set_function(self.count)
         caches.teardowns.subscribe(self._teardown_changed)
@@ -162,13 +173,28 @@ class UnarmedClusterController(Controller[Key]):
             if meta.namespace not in faults:
                 faults[meta.namespace] = self._gate.why_not(meta.namespace) is not None
             marked = OK_TO_DELETE_ANNOTATION in meta.annotations and not meta.terminating
-            if cluster.class_name and (marked or faults[meta.namespace]):
+            unheld = cluster.class_name and (marked or faults[meta.namespace])
+            if unheld or (not meta.terminating and self._machines_fault(cluster)):
                 found += any(enforcing(item.behaviour) for item in self._source.known(targets.of_capi(cluster)))
         return found
+
+    def _machines_fault(self, cluster: Cluster) -> GateFault | None:
+        """Why the Machines of a Cluster do not hold it, if a policy chooses that gate."""
+        if self._gates is None or self._gates.of(targets.of_capi(cluster)) is not Gate.MACHINES:
+            return None
+        if self._machines is None:
+            return GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
+        meta = cluster.metadata
+        return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
 
     def _enqueue_all(self) -> None:
         for key in list(self._caches.teardowns.cache.keys()):
             self._queue.add(key)
+
+    def _machines_changed(self, cluster: Key) -> None:
+        for teardown in self._caches.teardowns.cache.by("target", cluster):
+            if teardown.spec.gate == Gate.MACHINES and not teardown.finished:
+                self._queue.add(Key("", teardown.metadata.name))
 
     def _cluster_changed(self, change: Change[Cluster]) -> None:
         it = change.new
@@ -202,6 +228,15 @@ class UnarmedClusterController(Controller[Key]):
         return await self._write_condition(teardown, self._why_not(teardown, cluster) if held and cluster else None)
 
     def _why_not(self, teardown: Teardown, cluster: Cluster) -> GateFault | None:
+        if teardown.spec.gate in _WITHOUT_HOOK:
+            if isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateOpen):
+                return None  # it is let go of
+            if teardown.spec.gate == Gate.ADMISSION:
+                return None if cluster.held or cluster.class_name else _NOT_PAUSED
+            if self._machines is None:
+                return GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
+            meta = cluster.metadata
+            return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
         if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateClosed):
             return gate_arming.MARKED
@@ -247,6 +282,12 @@ class UnarmedClusterController(Controller[Key]):
         return None
 
 
+_WITHOUT_HOOK = (Gate.MACHINES, Gate.ADMISSION)
+_NOT_PAUSED = GateFault(
+    Reason.NOT_PAUSED, "the gate is Admission, and the Cluster was deleted without pausing Cluster API for it"
+)
+
+
 def enforcing(behaviour: ClusterDeletionBehavior | Unknown) -> bool:
     """Whether it blocks clusters. An unknown value blocks."""
     return isinstance(behaviour, Unknown) or behaviour is ClusterDeletionBehavior.ENFORCE
@@ -260,4 +301,5 @@ def _held(teardown: Teardown) -> bool:
 def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
     target = teardown.spec.target
     # Cluster API calls no hook for a Cluster without ClusterClass; another condition reports that.
-    return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and bool(cluster.class_name)
+    gated = bool(cluster.class_name) or teardown.spec.gate in _WITHOUT_HOOK
+    return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and gated

@@ -30,6 +30,7 @@ from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.inventory.inventories import Inventories
 from unwind.server.routes import Request, Response
+from unwind.teardown.recorded_objects import RecordedGateSource
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.objects import Objects
 
@@ -64,8 +65,9 @@ class Standin:
         hooks: Iterable[Hook] = Hook,
         served: Iterable[Any] = SERVED,
         client: Client | None = None,
+        addons: bool = True,
     ) -> None:
-        """`client`: what is read by, if not from the stand-in."""
+        """`client`: what is read by, if not from the stand-in. `addons`: whether that feature runs."""
         self.objects = Objects(resources=served)
         client = client or self.objects.client
         self.caches = AddonCaches(client)
@@ -73,10 +75,12 @@ class Standin:
         registry.load()
         self.keys = RecordKeys(client, namespace="unwind-system")
         self.keys._keys = {"key-1": b"k" * 32}
+        inventories = Inventories(client, namespace="unwind-system")
+        source = SummaryGateSource(client, self.caches, inventories) if addons else RecordedGateSource(inventories)
         self.asking = HookHandlers(
             client,
             self.caches,
-            SummaryGateSource(client, self.caches, Inventories(client, namespace="unwind-system")),
+            source,
             namespace="unwind-system",
             registry=registry,
             hooks=hooks,

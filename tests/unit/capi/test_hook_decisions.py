@@ -13,7 +13,7 @@ import pytest
 from tests.unit.capi.asked import body
 from unwind.api.hooks import Hook
 from unwind.capi import hook_protocol
-from unwind.capi.hook_registry import ask, together
+from unwind.capi.hook_registry import ask_rules, together
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.testing.objects import Objects
 
@@ -32,8 +32,8 @@ def rule(name: str, decide: Any, settings: type | None = None) -> Rule:
 
 
 async def asked(*rules: Rule, settings: dict[str, str] | None = None, within: float = 30.0) -> list[Wait]:
-    request = hook_protocol.asked(HOOK, body(HOOK, settings=settings or {}))
-    return await ask(rules, request, client=Objects().client, within=within)
+    request = hook_protocol.hook_request(HOOK, body(HOOK, settings=settings or {}))
+    return await ask_rules(rules, request, client=Objects().client, within=within)
 
 
 async def fine(request: Any, ctx: HookContext[Any]) -> None:

@@ -11,9 +11,20 @@ from tests.unit.capi.answering import DELETE, SERVED, Standin, later, summary
 from tests.unit.capi.asked import UID, body, cluster, teardown
 from unwind.api.hooks import Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import CLUSTER_UID_ANNOTATION, OWNER_LABEL
+from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef, Teardown
+from unwind.api.unwind import (
+    INVENTORIES,
+    TEARDOWNS,
+    Blocker,
+    Effort,
+    Entry,
+    EntryState,
+    Inventory,
+    InventorySpec,
+    MemberRef,
+    Teardown,
+)
 from unwind.capi import hook_protocol
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookPlugin
@@ -158,6 +169,47 @@ async def test_a_summary_that_no_profile_owns_keeps_its_cluster_only_by_an_inven
     )
     standin.objects.put(manifest(INVENTORIES, chunk))
     assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("effort", "state", "held"),
+    [
+        (Effort.ENFORCE, EntryState.CONFIRMED, True),
+        (Effort.ENFORCE, EntryState.REMOVED, False),
+        (Effort.TRY, EntryState.CONFIRMED, False),
+        (Effort.LEAVE, EntryState.CONFIRMED, False),
+        ("", EntryState.CONFIRMED, True),
+        ("Gently", EntryState.CONFIRMED, True),
+    ],
+)
+async def test_without_the_feature_that_deployed_them_recorded_objects_keep_their_cluster(
+    effort: str, state: EntryState, held: bool
+) -> None:
+    standin = Standin(addons=False)
+    owner = ObjectRef(kind="ClusterSummary", namespace="fleet", name="one", uid="uid-one")
+    entry = Entry(object=ObjectRef(kind="ConfigMap", namespace="web", name="settings", uid="9"), state=state)
+    for member in (UID, "another cluster"):
+        chunk = Inventory(
+            metadata=ObjectMeta(name=f"of-{member[:7]}", namespace="unwind-system", labels={MEMBER_LABEL: member}),
+            spec=InventorySpec(
+                owner=owner,
+                member=MemberRef(object=ObjectRef(kind="Cluster", name="prod-7", uid=member), system_uid="here"),
+                effort=effort if member == UID else Effort.ENFORCE,
+                entries={"one": entry},
+            ),
+        )
+        standin.objects.put(manifest(INVENTORIES, chunk))
+    told = await standin.ask()
+    assert (told["retryAfterSeconds"] > 0) is held
+    if held:
+        assert told["message"] == f"{CLOSED}ClusterSummary/one/uid-one"
+
+
+async def test_without_the_feature_that_deployed_them_an_unknown_record_keeps_the_cluster() -> None:
+    standin = Standin(addons=False, served=[resource for resource in SERVED if resource != INVENTORIES])
+    told = await standin.ask()
+    assert told["retryAfterSeconds"] > 0
+    assert "the Inventories in namespace unwind-system" in told["message"]
 
 
 async def test_what_is_not_known_yet_of_profiles_keeps_a_cluster() -> None:

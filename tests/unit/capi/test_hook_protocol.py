@@ -48,7 +48,7 @@ def test_discovery_names_each_handler_with_all_it_says() -> None:
 @pytest.mark.parametrize("hook", Hook)
 @pytest.mark.parametrize("version", [V1BETA1, V1BETA2])
 def test_every_hook_is_understood_with_a_cluster_of_either_version(hook: Hook, version: str) -> None:
-    asked = hook_protocol.asked(hook, body(hook, cluster=cluster(version=version), settings={"a": "b"}))
+    asked = hook_protocol.hook_request(hook, body(hook, cluster=cluster(version=version), settings={"a": "b"}))
     assert type(asked) is REQUESTS[hook]
     assert (asked.cluster.metadata.uid, asked.cluster.class_name, asked.settings) == (UID, "stub", {"a": "b"})
 
@@ -60,17 +60,19 @@ def test_the_requests_of_upgrades_have_all_their_fields() -> None:
         "controlPlaneUpgrades": [{"version": "v1.31.0"}, {"version": "v1.33.0"}],
         "workersUpgrades": [{"version": "v1.33.0"}],
     }
-    before = hook_protocol.asked(Hook.BEFORE_CLUSTER_UPGRADE, body(Hook.BEFORE_CLUSTER_UPGRADE, **steps))
+    before = hook_protocol.hook_request(Hook.BEFORE_CLUSTER_UPGRADE, body(Hook.BEFORE_CLUSTER_UPGRADE, **steps))
     assert isinstance(before, BeforeClusterUpgrade)
     assert (before.from_kubernetes_version, before.to_kubernetes_version) == ("v1.30.0", "v1.33.0")
     assert before.control_plane_upgrades == (Upgrade(version="v1.31.0"), Upgrade(version="v1.33.0"))
     assert before.workers_upgrades == (Upgrade(version="v1.33.0"),)
     hook = Hook.AFTER_WORKERS_UPGRADE
-    after = hook_protocol.asked(hook, body(hook, kubernetesVersion="v1.31.0", workersUpgrades=[{"version": "v1.33.0"}]))
+    after = hook_protocol.hook_request(
+        hook, body(hook, kubernetesVersion="v1.31.0", workersUpgrades=[{"version": "v1.33.0"}])
+    )
     assert isinstance(after, AfterWorkersUpgrade)
     assert (after.kubernetes_version, after.workers_upgrades) == ("v1.31.0", (Upgrade(version="v1.33.0"),))
     hook = Hook.AFTER_CLUSTER_UPGRADE
-    last = hook_protocol.asked(hook, body(hook, kubernetesVersion="v1.33.0"))
+    last = hook_protocol.hook_request(hook, body(hook, kubernetesVersion="v1.33.0"))
     assert isinstance(last, AfterClusterUpgrade)
     assert last.kubernetes_version == "v1.33.0"
 
@@ -105,7 +107,7 @@ def test_the_requests_of_upgrades_have_all_their_fields() -> None:
 )
 def test_what_is_no_request_of_the_hook_is_refused_and_said_why(sent: bytes, said: str) -> None:
     with pytest.raises(MalformedError, match=re.escape(said)):
-        hook_protocol.asked(DELETE, sent)
+        hook_protocol.hook_request(DELETE, sent)
 
 
 @pytest.mark.parametrize("sent", [b"", b"[]", b"{}", json.dumps(request()).encode()])

@@ -14,7 +14,7 @@ from unwind.capi.manifests import with_prefix
 from unwind.cli.install import pairs
 from unwind.errors import UnwindError
 from unwind.install.manifests import manifests
-from unwind.server.manager_names import remembered
+from unwind.server.manager_names import recorded_extension
 
 
 def extension(**setting: Any) -> dict[str, Any]:
@@ -64,17 +64,17 @@ def test_what_is_remembered_is_what_is_installed_in_the_version_that_is_served()
     [kept] = of_kind("ConfigMap", setting)
     [installed] = of_kind("ExtensionConfig", setting)
     # The segment of the path is secret, and not among what is remembered.
-    found = remembered(kept, installed["apiVersion"])
+    found = recorded_extension(kept, installed["apiVersion"])
     assert found
     assert found["spec"]["clientConfig"] == {"url": "https://10.0.0.1:9443"}
     assert with_prefix(found, "/generated-segment") == installed
     older = EXTENSION_CONFIGS_V1ALPHA1.api_version
-    assert remembered(kept, older) == found | {"apiVersion": older}
+    assert recorded_extension(kept, older) == found | {"apiVersion": older}
 
 
 @pytest.mark.parametrize("data", [None, {}, {"extensionconfig.json": "{"}, {"extensionconfig.json": "[]"}])
 def test_what_cannot_be_read_is_nothing_to_register(data: object) -> None:
-    assert remembered({"data": data}, "v1") is None
+    assert recorded_extension({"data": data}, "v1") is None
 
 
 def test_it_is_applied_last_and_so_is_taken_back_first_while_it_is_guarded() -> None:
