@@ -12,7 +12,7 @@ import msgspec
 
 from unwind.api.names import Reason
 from unwind.api.unwind import BLOCKERS_SHOWN, Blocker
-from unwind.why.finalizers import NAMESPACE_FINALIZER, domain, served, serving
+from unwind.why.finalizers import NAMESPACE_FINALIZER, domain, known_controller, own_workload, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,9 @@ _FOR_A_PERSON = frozenset(
         Reason.UNKNOWN_VALUE,
         Reason.HELD,
         Reason.PAUSED,
+        Reason.POLICY_CONFLICT,
         Reason.PROTECTED,
+        Reason.SUSPENDED,
     ]
 )
 
@@ -142,12 +144,16 @@ def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Controll
 
 
 def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[ControllerWorkload]) -> list[HoldCause]:
-    return [_by_finalizer(str(ref), fromkey, workloads) for fromkey in dict.fromkeys(finalizers)]
+    return [_by_finalizer(str(ref), fromkey, workloads, kind=ref.kind) for fromkey in dict.fromkeys(finalizers)]
 
 
-def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[ControllerWorkload]) -> HoldCause:
-    known, short = served(finalizer), f"finalizer {finalizer}"
+def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[ControllerWorkload], *, kind: str = "") -> HoldCause:
+    known, short = known_controller(finalizer, kind), f"finalizer {finalizer}"
     if known:
+        own = own_workload(known, workloads)
+        if own and not own.running:
+            message = f"{holder}: blocked by {short} (waiting for {known.waits_for}; {own.object} is not running)"
+            return HoldCause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {own.object}", short)
         return HoldCause(
             known.reason, f"{holder}: blocked by {short} (waiting for {known.waits_for})", known.actor, short
         )

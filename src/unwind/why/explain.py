@@ -21,6 +21,7 @@ from unwind.why.reachable_clusters import thing_of
 from unwind.why.reader import read_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
@@ -184,7 +185,7 @@ class _Walk:
                 thing = Thing(
                     resource=resource, name=configuration["metadata"]["name"], uid=configuration["metadata"]["uid"]
                 )
-                found += [it for it in refusals.webhooks(thing, configuration) if it.name == name]
+                found += [it for it in refusals.deletion_webhooks(thing, configuration) if it.name == name]
         return [
             msgspec.structs.replace(it, workload=await behind_service(place, *it.service)) if it.service else it
             for it in found
@@ -265,7 +266,7 @@ async def protection_of(place: ReachableCluster, look: ObjectSnapshot) -> Protec
 
 def verdict(subject: str, thing: Thing, state: AnswerState, chain: list[Link]) -> str:
     """The answer in one line, with the root of the chain if known. `subject`: what is not finished."""
-    root = _root(chain)
+    root = root_of(chain)
     said = f"{root.message}" if root else ""
     behind = f", waiting for {root.object}" if root and root.depth else ""
     match state:
@@ -290,7 +291,7 @@ def _dated(findings: list[Finding], look: ObjectSnapshot) -> list[Finding]:
     return [msgspec.structs.replace(finding, since=finding.since or look.deleted_at) for finding in findings]
 
 
-def _root(chain: list[Link]) -> Link | None:
+def root_of(chain: Sequence[Link]) -> Link | None:
     """The end of the first chain in which someone must act."""
     held = [link for link in chain if link.reason != Reason.DELETING] or chain
     root: Link | None = None
@@ -307,7 +308,7 @@ def _only(state: AnswerState, chain: list[Link], remedies: list[Remedy]) -> str:
         remedy.effect is not Effect.LOOKS for remedy in remedies
     ):
         return ""
-    root = _root(chain)
+    root = root_of(chain)
     return root.actor if root else ""
 
 
@@ -323,7 +324,8 @@ def _what_follows(look: ObjectSnapshot, state: AnswerState) -> tuple[str, ...]:
     """What a user should know before deleting an object."""
     if state is not AnswerState.DELETABLE:
         return ()
-    notes = [f"{cluster_rules.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
+    notes = list(look.states)
+    notes += [f"{cluster_rules.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
     if look.seen.finalizers:
         notes.append(f"its deletion will wait for its finalizers: {', '.join(look.seen.finalizers)}")
     if owner := next((owner for owner in look.owners if owner.controller), None):

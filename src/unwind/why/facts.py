@@ -11,6 +11,7 @@ from unwind.api.meta import Condition, ObjectRef, OwnerReference
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Teardown
 from unwind.why.answers import Thing
+from unwind.why.deployer_states import deployer_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,6 +168,8 @@ class ObjectSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The object that represents the member."""
     manager_runs: bool | None = None
     """Whether Unwind's manager is running; None if that was not checked."""
+    states: tuple[str, ...] = ()
+    """What its fields say about how a known deployer or operator treats its deletion."""
 
     @property
     def deleted_at(self) -> datetime | None:
@@ -198,6 +201,7 @@ def facts_of(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
         owners=metadata.owner_references,
         writers={finalizer: writers(obj, finalizer) for finalizer in seen.finalizers},
         words=tuple(_complaints(seen.conditions)),
+        states=deployer_states(thing.resource.group, obj),
     )
 
 

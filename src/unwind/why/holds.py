@@ -15,7 +15,7 @@ from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS
 from unwind.why.answers import Effect, Finding, Remedy, Thing, without
 from unwind.why.facts import cut
-from unwind.why.finalizers import NAMESPACE_FINALIZER, domain, served, serving
+from unwind.why.finalizers import NAMESPACE_FINALIZER, domain, known_controller, own_workload, serving
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.why.answers import Kubectl
     from unwind.why.facts import ControllerWorkload, ObjectSnapshot, Silent, Unlisted
+    from unwind.why.finalizers import Duty
 
 RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which resumes the teardown")
 SHOWN = 4
@@ -143,20 +144,13 @@ def taken_off(look: ObjectSnapshot, place: int, kubectl: Kubectl, about: str) ->
 
 def _namespace(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
     found = [_silent(item, kubectl) for item in look.silent]
-    found += [conversion(item, kubectl) for item in look.unlisted]
-    if look.contents:
-        found.append(
-            Finding(
-                reason=Reason.HOLDS_OTHERS,
-                message=f"its contents must be deleted first: {_some(look.contents)}",
-                actor="Kubernetes (namespace controller)",
-                behind=_first(look.contents),
-            )
-        )
-    if not found:
-        message = "it is empty; the namespace controller removes it within a minute"
-        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (namespace controller)"))
-    return found
+    return found + _container(
+        look,
+        kubectl,
+        contents="contents",
+        actor="Kubernetes (namespace controller)",
+        empty="" if found else "it is empty; the namespace controller removes it within a minute",
+    )
 
 
 def _silent(one: Silent, kubectl: Kubectl) -> Finding:
@@ -178,19 +172,23 @@ def _silent(one: Silent, kubectl: Kubectl) -> Finding:
 
 
 def _definition(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
+    return _container(
+        look,
+        kubectl,
+        contents="custom resources",
+        actor="Kubernetes (API server)",
+        empty="no custom resources are left; the API server removes it shortly",
+    )
+
+
+def _container(look: ObjectSnapshot, kubectl: Kubectl, *, contents: str, actor: str, empty: str) -> list[Finding]:
+    """What is left in a Namespace, or of the kind of a CRD. `empty`: the message if nothing is."""
     found = [conversion(item, kubectl) for item in look.unlisted]
     if look.contents:
-        found.append(
-            Finding(
-                reason=Reason.HOLDS_OTHERS,
-                message=f"its custom resources must be deleted first: {_some(look.contents)}",
-                actor="Kubernetes (API server)",
-                behind=_first(look.contents),
-            )
-        )
-    if not found:
-        message = "no custom resources are left; the API server removes it shortly"
-        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (API server)"))
+        message = f"its {contents} must be deleted first: {_some(look.contents)}"
+        found.append(Finding(reason=Reason.HOLDS_OTHERS, message=message, actor=actor, behind=_first(look.contents)))
+    if empty and not found:
+        found.append(Finding(reason=Reason.DELETING, message=empty, actor=actor))
     return found
 
 
@@ -231,17 +229,9 @@ def _by_finalizer(look: ObjectSnapshot, finalizer: str, place: int, kubectl: Kub
             actor="the administrator of Unwind",
             remedies=(RUN,),
         )
-    known = served(finalizer)
+    known = known_controller(finalizer, look.thing.resource.kind)
     if known:
-        waits = Finding(
-            reason=known.reason,
-            message=f"{holds} (waiting for {known.waits_for}){_last_words(look)}",
-            actor=known.actor,
-        )
-        if finalizer in tuple(Finalizer):
-            return _ours(look, waits)
-        undone = f"skips the cleanup that {known.actor} still has to do for it"
-        return msgspec.structs.replace(waits, remedies=(taken_off(look, place, kubectl, undone),))
+        return _known_finalizer(look, finalizer, place, known, kubectl)
     workload = serving(finalizer, look.workloads, look.writers.get(finalizer, ()))
     whose = domain(finalizer)
     undone = f"skips the cleanup that the controller of {whose} still has to do for it"
@@ -268,6 +258,24 @@ def _by_finalizer(look: ObjectSnapshot, finalizer: str, place: int, kubectl: Kub
             ),
         )
     return _not_served(look, holds, workload, force, kubectl)
+
+
+def _known_finalizer(look: ObjectSnapshot, finalizer: str, place: int, known: Duty, kubectl: Kubectl) -> Finding:
+    workload = own_workload(known, look.workloads)
+    stopped = workload is not None and not workload.running
+    runs = f"; {workload.object} is not running" if workload and stopped else ""
+    states = "".join(f"; {state}" for state in look.states)
+    waits = Finding(
+        reason=Reason.FINALIZER_NOT_SERVED if stopped else known.reason,
+        message=f"blocked by finalizer {finalizer} (waiting for {known.waits_for}{runs}){states}{_last_words(look)}",
+        actor=f"the owner of {workload.object}" if workload and stopped else known.actor,
+    )
+    if finalizer in tuple(Finalizer):
+        return _ours(look, waits)
+    undone = f"skips the cleanup that {known.actor} still has to do for it"
+    return msgspec.structs.replace(
+        waits, remedies=(*started(workload, kubectl), taken_off(look, place, kubectl, undone))
+    )
 
 
 def _ours(look: ObjectSnapshot, waits: Finding) -> Finding:

@@ -26,7 +26,7 @@ from unwind.members import contents
 from unwind.why import facts
 from unwind.why.answers import Thing
 from unwind.why.facts import Node, ObjectReport, Silent, Unlisted, cut
-from unwind.why.finalizers import served
+from unwind.why.finalizers import needs_workloads
 from unwind.why.operators import behind_service, conversion_of, manager_runs, workloads
 from unwind.why.reachable_clusters import as_thing, moment, thing_of
 
@@ -61,7 +61,7 @@ async def read_facts(place: ReachableCluster, thing: Thing, obj: Object, *, now:
     deleted = look.seen.deleted_at is not None
     if words := await gathering.warnings():
         change["words"] = (*words, *look.words)
-    if deleted and any(served(finalizer) is None for finalizer in finalizers):
+    if deleted and any(needs_workloads(finalizer, kind[1]) for finalizer in finalizers):
         change["workloads"] = await workloads(place)
     if deleted and any(finalizer in _OWNING for finalizer in finalizers):
         change["dependents"] = await gathering.dependents()

@@ -63,7 +63,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """The workload behind the Service, if known."""
 
 
-def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
+def deletion_webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
     """The webhooks of this configuration that are called for deletions."""
     found = []
     for place, one in enumerate(configuration.get("webhooks") or ()):

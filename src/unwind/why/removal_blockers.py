@@ -67,9 +67,10 @@ async def what_blocks(
     await gather_limited(
         (look(item.object) for item in told if not item.failed and item.reason == Reason.DELETING), limit=_AT_ONCE
     )
-    held = {name for item in seen.values() for name in item.finalizers if not finalizers.served(name)}
+    held = {(name, ref.kind) for ref, item in seen.items() for name in item.finalizers}
+    held = {item for item in held if finalizers.needs_workloads(*item)}
     workloads = await _workloads(member, items) if held else []
-    if any(finalizers.serving(name, workloads) is None for name in held):
+    if any(finalizers.found_workload(*item, workloads) is None for item in held):
         # Not of this step: its operator may belong to another step, or be unknown.
         known = {workload.object.uid for workload in workloads}
         workloads += [

@@ -16,10 +16,10 @@ from unwind.api.resources import (
 from unwind.protection import kinds, rules
 from unwind.why import facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
-from unwind.why.refusals import APIRefusal, refusal_finding, unknowable, webhooks
+from unwind.why.refusals import APIRefusal, deletion_webhooks, refusal_finding, unknowable
 
 KUBECTL = Kubectl()
-HOOKS = webhooks(
+HOOKS = deletion_webhooks(
     Thing(resource=VALIDATING_WEBHOOK_CONFIGURATIONS, name="guards", uid="v-1"),
     {
         "webhooks": [

@@ -1,0 +1,1 @@
+"""`unwind dashboard`: teardowns, stuck objects, plans and the ledger as a web page on loopback."""
