@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from unwind.planning import waves
 from unwind.planning.waves import Draft
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from unwind.kube.client import Client
 
 Object = dict[str, Any]
@@ -143,7 +146,7 @@ def plan() -> Plan:
     )
 
 
-def held(plan: Plan) -> Teardown:
+def held_teardown(plan: Plan) -> Teardown:
     """The teardown while a finalizer without controller blocks a Database."""
     states = {"audit": StepState.LEFT, "monitoring": StepState.REMOVED, "shop": StepState.REMOVED}
     under_way = {"databases": 2, "ingress": 1}
@@ -165,33 +168,35 @@ def held(plan: Plan) -> Teardown:
     return Teardown(spec=TeardownSpec(plan=plan), status=status)
 
 
-async def operate(client: Client) -> None:
-    """Reconcile the Databases of a cluster until cancelled."""
+async def operate(
+    client: Client, databases: Resource = DATABASES, *, runs: Callable[[], Awaitable[bool]] | None = None
+) -> None:
+    """Reconcile the Databases of a cluster until cancelled. `runs`: whether the operator is running."""
     async with asyncio.TaskGroup() as group:
         cleaning: set[str] = set()
         while True:
             try:
-                async with aclosing(client.watch(DATABASES)) as events:
+                async with aclosing(client.watch(databases)) as events:
                     async for event in events:
                         metadata = event.object.get("metadata") or {}
                         doomed = "deletionTimestamp" in metadata and CLEANUP in metadata.get("finalizers", ())
                         if event.type in ("ADDED", "MODIFIED") and doomed and metadata["uid"] not in cleaning:
                             cleaning.add(metadata["uid"])
-                            group.create_task(_clean(client, event.object))
+                            group.create_task(_clean(client, databases, event.object, runs or partial(_runs, client)))
             except (ApiError, UnreachableError):
                 pass  # the CRD does not exist yet, or any more
             await asyncio.sleep(_RETRY)
 
 
-async def _clean(client: Client, database: Object) -> None:
+async def _clean(client: Client, databases: Resource, database: Object, runs: Callable[[], Awaitable[bool]]) -> None:
     metadata = database["metadata"]
     await asyncio.sleep(_CLEANING)
     while True:
         try:
-            if await _runs(client):
-                found = await client.get(DATABASES, metadata["name"], namespace=metadata["namespace"])
+            if await runs():
+                found = await client.get(databases, metadata["name"], namespace=metadata["namespace"])
                 left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != CLEANUP]
-                await client.revise(DATABASES, found, {"metadata": {"finalizers": left}})
+                await client.revise(databases, found, {"metadata": {"finalizers": left}})
                 return
         except NotFoundError:
             return

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
-import time
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.capi.gate_policies import extension_name
 from unwind.demo import scenario
+from unwind.demo.manager_process import running_manager
 from unwind.demo.scenario import operate
 from unwind.errors import UnwindError
 from unwind.install.install import install
@@ -217,43 +216,11 @@ async def _managing(plane: Plane, listen: str, helm: Path) -> AsyncIterator[Path
     kubeconfig = plane.management.write_kubeconfig(_USER, groups=("system:serviceaccounts",))
     log = plane.directory / "unwind.log"
     told = {
-        "UNWIND_LISTEN": listen,
-        "UNWIND_METRICS_LISTEN": "127.0.0.1:0",
         "UNWIND_FEATURE_GATES": "ResourcesDeletionProtection=true",
-        "UNWIND_LOG_FORMAT": "json",
         "PATH": f"{helm}{os.pathsep}{os.environ.get('PATH', '')}",
     }
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-c", "from unwind.cli import main; main()", "run", "--kubeconfig", str(kubeconfig)),
-            env=os.environ | told,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        await _until_listening(process, listen, log)
+    async with running_manager(kubeconfig, log, listen=listen, environment=told):
         yield log
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _until_listening(process: asyncio.subprocess.Process, listen: str, log: Path) -> None:
-    host, _, port = listen.rpartition(":")
-    ends = time.monotonic() + _LONG
-    while time.monotonic() < ends:
-        if process.returncode is not None:
-            said = (await asyncio.to_thread(log.read_text)).strip().splitlines()
-            raise UnwindError(f"the manager exited ({said[-1] if said else 'no output'})", remedy=f"see {log}")
-        with suppress(OSError):
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-            return
-        await asyncio.sleep(_LOOK_AGAIN)
-    raise UnwindError(f"timed out after {_LONG:.0f}s waiting for the manager to listen", remedy=f"see {log}")
 
 
 def _provisioned(summary: Object | None) -> bool:
