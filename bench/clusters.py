@@ -88,15 +88,18 @@ async def define_clusters(client: Client) -> None:
 class Many:
     """Many clusters that are all the same member, each with objects in a namespace of its own."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(
+        self, plane: Plane, *, clusters: int = MANY, profiles: int = PROFILES_EACH, objects: int = OBJECTS_EACH
+    ) -> None:
+        self._objects_each = objects
         self.management = plane.management
         self.client = plane.management.client
         [self.member] = plane.members.values()
-        self.namespaces = [f"many-{number:03}" for number in range(MANY)]
-        self.profiles = [f"many-{number}" for number in range(PROFILES_EACH)]
+        self.namespaces = [f"many-{number:03}" for number in range(clusters)]
+        self.profiles = [f"many-{number}" for number in range(profiles)]
 
     def objects(self, profile: str) -> list[str]:
-        return [f"{profile}-{number}" for number in range(OBJECTS_EACH)]
+        return [f"{profile}-{number}" for number in range(self._objects_each)]
 
     def everything(self) -> set[str]:
         return {
@@ -145,7 +148,7 @@ class Many:
         def complete(_: str, obj: Object) -> bool:
             if (obj.get("status") or {}).get("phase") == Phase.COMPLETE:
                 finished.add(obj["metadata"]["name"])
-            return len(finished) == MANY
+            return len(finished) == len(self.namespaces)
 
         summaries = {f"{namespace}/{name}-capi-edge" for namespace in self.namespaces for name in self.profiles}
         async with (

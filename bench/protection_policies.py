@@ -22,7 +22,7 @@ from unwind.api.rights import HOME
 from unwind.concurrency import gather_limited
 from unwind.kube.errors import ApiError
 from unwind.local.plane import running
-from unwind.protection import manifests, policies
+from unwind.protection import admission_policies, manifests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -72,7 +72,7 @@ async def by_policy(client: Client) -> None:
 
 async def unlabelled(client: Client, free: list[Object]) -> None:
     """A Deployment without a label, with and without the policy for all kinds: its selector leaves it out."""
-    name = manifests.policy_name(policies.ANY_KIND, HOME)
+    name = manifests.policy_name(admission_policies.ANY_KIND, HOME)
     [binding] = [item for item in manifests.policy_objects(HOME)[1] if item["metadata"]["name"] == name]
     body = {"apiVersion": SERVICE_ACCOUNTS.api_version, "kind": SERVICE_ACCOUNTS.kind}
     metadata = {"name": "canary", "namespace": NAMESPACE, "labels": {DELETE_PROTECTION_LABEL: "Always"}}

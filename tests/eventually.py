@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
+_SELDOM = 0.25
 
 
 @overload
@@ -26,17 +27,23 @@ async def eventually(check: Callable[[], T], called: str = "", *, within: float 
 async def eventually(
     check: Callable[[], object], called: str = "", *, within: float = 60.0, every: float = 0.02
 ) -> object:
-    """The first true result of the check; on timeout, an AssertionError with the last result."""
+    """The first true result of the check; on timeout, an AssertionError with the last result.
+
+    A check that has to be awaited costs a server time: it is repeated less and less often."""
     last: object = None
     deadline = asyncio.timeout(within)
     try:
         async with deadline:
             while True:
                 result = check()
-                last = await result if inspect.isawaitable(result) else result
+                if inspect.isawaitable(result):
+                    last = await result
+                    pause, every = every, max(every, min(every * 1.5, _SELDOM))
+                else:
+                    last, pause = result, every
                 if last:
                     return last
-                await asyncio.sleep(every)
+                await asyncio.sleep(pause)
     except TimeoutError:
         if not deadline.expired():
             raise

@@ -27,3 +27,9 @@ class TimedOutError(UnwindError):
     """A wait timed out; the operation may still complete."""
 
     exit_code = 3
+
+
+class WouldLeakError(UnwindError):
+    """A deletion would leave something behind, or that could not be known."""
+
+    exit_code = 4

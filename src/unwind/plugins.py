@@ -36,7 +36,7 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-class Cancellation:
+class TaskCancellation:
     """Distinguishes a cancellation of the current task from a CancelledError that plugin code raised itself.
 
     Create it before the code runs, in the same task.
@@ -93,7 +93,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def described(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """The message of an error; the name of its type if there is none, or if str() fails."""
     try:
         text = str(error)

@@ -25,11 +25,11 @@ def load(text: str | bytes) -> Any:
     """The single document in a text. Raises yaml.YAMLError or UnicodeDecodeError."""
     if isinstance(text, bytes):
         text = text.decode()
-    check(text)
+    check_complexity(text)
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
-def check(text: str) -> None:
+def check_complexity(text: str) -> None:
     """Raise TooComplexError for a document that must not be loaded. Invalid YAML is left to the loader."""
     aliases = "*" in text and "&" in text
     if not (aliases or _INDENTED.search(text) or _more_than(_DEEPEST, text)):

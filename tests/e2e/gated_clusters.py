@@ -45,6 +45,8 @@ ENFORCE, REMOVE, LEAVE = "EnforceRemovePolicies", "RemovePolicies", "LeavePolici
 MEMBER = "member-1"
 OURS = extension_name(HOME)
 WAITING = "waiting for add-on cleanup: "
+ON_MEMBERS = "unwind"
+"""The user agent of the manager in the audit log of a member. Clients of tests have the same one."""
 _BACKUP = "example.dev/backup"
 _LONG = 90.0
 
@@ -140,8 +142,9 @@ class Ground:
         self.client = plane.management.client
         self.member = plane.members[MEMBER]
 
-    async def install(self) -> None:
-        told = await command(self.management, "install", "--url", self.balancer.url)
+    async def install(self, *, features: str = "") -> None:
+        options = ("--features", features) if features else ()
+        told = await command(self.management, "install", "--url", self.balancer.url, *options)
         assert told.code == 0, told.err
 
     @asynccontextmanager
@@ -178,11 +181,13 @@ class Ground:
 
 
 @asynccontextmanager
-async def grounds() -> AsyncIterator[Ground]:
-    """A plane of its own: what is registered with its Cluster API is asked about every cluster on it."""
-    async with planes.running(Shape(members=1, capi=True), announce=print) as plane, Balancer() as balancer:
+async def grounds(*, features: str = "", cloud: bool = False) -> AsyncIterator[Ground]:
+    """A plane of its own: what is registered with its Cluster API is asked about every cluster on it. `cloud`: Services
+    get load balancers."""
+    shape = Shape(members=1, capi=True, cloud=cloud)
+    async with planes.running(shape, announce=print) as plane, Balancer() as balancer:
         ground = Ground(plane, balancer)
-        await ground.install()
+        await ground.install(features=features)
         yield ground
         check_requests(ground.management)
 
@@ -315,6 +320,12 @@ class GatedCluster:
             within=_LONG,
         )
         return msgspec.convert(found, Teardown)
+
+    def deletion_requested(self) -> str:
+        """When it was deleted."""
+        audit = self._scene.ground.management.audit
+        found = audit.deletions(resource=CLUSTERS.plural, namespace=self._scene.namespace)
+        return min(item.request_received_timestamp for item in found if item.object_ref.name == self.name)
 
     def taken_apart(self) -> list[str]:
         """When Cluster API had parts of it deleted."""

@@ -53,8 +53,8 @@ async def test_a_deleted_cluster_is_held_while_a_replica_is_killed_and_the_relea
         await cluster.delete()
         await cluster.until_held("web-0")
 
-        assert plane._agent
-        process = plane._agent.runner(pods[0]).containers[0].process
+        assert plane.agent
+        process = plane.agent.runner(pods[0]).containers[0].process
         assert process
         assert process.pid
         os.kill(process.pid, signal.SIGKILL)

@@ -107,12 +107,12 @@ async def have_workers(client: Client) -> None:
     """A ClusterClass as the plane's own, with workers and the versions of a chained upgrade. There are no machines, so
     nobody has to provide any: Cluster API goes by the version that they should have."""
     for resource in (BOOTSTRAPS, MACHINES):
-        await capi._install(client, stubs._definition(resource, {"spec": stubs._template({})}))
+        await capi.install_definition(client, stubs._definition(resource, {"spec": stubs._template({})}))
         # What would be made of the template: Cluster API looks for such that were left over.
         made_of_it = Resource(
             resource.group, resource.version, resource.plural.replace("template", ""), resource.kind[:-8]
         )
-        await capi._install(client, stubs._definition(made_of_it, {"spec": stubs._object({})}))
+        await capi.install_definition(client, stubs._definition(made_of_it, {"spec": stubs._object({})}))
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": {"template": {"spec": {}}}}
         await client.apply(resource, body | {"metadata": {"name": WITH_WORKERS, "namespace": stubs.CLASS_NAMESPACE}})
     bootstrap, machine = (

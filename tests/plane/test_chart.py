@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from unwind.api.features import ALL, DEFAULT, Feature
+from unwind.api.features import ALL, DEFAULT, GATED, Feature
 from unwind.api.meta import LabelSelector
 from unwind.api.rights import Setting
-from unwind.api.workload import Workload
-from unwind.install import chart, monitoring, uninstall_hook
+from unwind.api.workload import ManagerWorkload
+from unwind.install import chart, monitoring, uninstall_hook, workload
 from unwind.install.manifests import called, manifests
 from unwind.local import tools
 from unwind.server.manager_names import REGISTRATION_KEY
@@ -28,7 +28,7 @@ KEEP = "helm.sh/resource-policy"
 
 
 def helm(*arguments: str) -> str:
-    found = tools.find(tools.HELM)
+    found = tools.find_binary(tools.HELM)
     assert found, "`make setup` builds it"
     done = subprocess.run([found.path, *arguments], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -81,14 +81,14 @@ MANY = {
     },
 }
 SETTINGS = {
-    "by default": ({}, Setting(features=DEFAULT, workload=Workload(image=f"unwind:{version('kube-unwind')}"))),
+    "by default": ({}, Setting(features=DEFAULT, workload=ManagerWorkload(image=f"unwind:{version('kube-unwind')}"))),
     "with many values": (
         MANY,
         Setting(
             namespace="elsewhere",
             namespace_selector=LabelSelector(match_labels={"hold": "yes"}),
             hook_settings={"a": "b"},
-            workload=Workload(
+            workload=ManagerWorkload(
                 image=f"registry.example:5000/team/unwind@sha256:{'a' * 64}",
                 replicas=3,
                 pull_secrets=[{"name": "pull"}],
@@ -111,13 +111,13 @@ SETTINGS = {
 }
 
 
-_ALONE = sorted(ALL - {Feature.ADDONS})
+_ALONE = sorted(ALL - GATED)
 SETTINGS |= {
     f"with {', '.join(sorted(some)) or 'no feature'}": (
         {"features": sorted(some)},
-        Setting(features=some, workload=Workload(image=f"unwind:{version('kube-unwind')}")),
+        Setting(features=some, workload=ManagerWorkload(image=f"unwind:{version('kube-unwind')}")),
     )
-    for some in map(frozenset, ((), *((one,) for one in _ALONE), (Feature.ADDONS, Feature.CAPI)))
+    for some in map(frozenset, ((), *((one,) for one in _ALONE), *((one, Feature.CAPI) for one in sorted(GATED))))
 }
 
 
@@ -126,7 +126,7 @@ def test_the_chart_has_the_objects_of_install_and_the_hook_of_uninstall(case: st
     values, setting = SETTINGS[case]
     assert setting.workload
     installed = [item for item in manifests(setting) if item["kind"] not in ("Namespace", "APIService")]
-    hook = uninstall_hook.objects(setting, setting.workload)
+    hook = uninstall_hook.hook_objects(setting, setting.workload)
     found, wanted = rendered(setting.namespace, tmp_path, values), by_name([*installed, *hook])
     assert found.keys() == wanted.keys()
     for name, item in wanted.items():
@@ -161,6 +161,8 @@ def test_the_generated_templates_are_current() -> None:
         {"features": ["addons"]},
         {"features": ["x"]},
         {"hooks": {"settings": {"a": 1}}},
+        {"podLabels": {"a": 1}},
+        {"podLabels": dict.fromkeys(workload.SELECTOR, "other")},
     ],
 )
 def test_values_that_are_not_known_are_refused(wrong: Object, tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_values_that_are_not_known_are_refused(wrong: Object, tmp_path: Path) ->
 def test_the_objects_for_monitoring_are_those_of_the_code(tmp_path: Path) -> None:
     without = rendered("unwind-system", tmp_path, {})
     found = rendered("unwind-system", tmp_path, {"monitoring": {"enabled": True, "labels": {"release": "p"}}})
-    wanted = by_name(monitoring.objects("unwind-system", labels={"release": "p"}))
+    wanted = by_name(monitoring.monitoring_objects("unwind-system", labels={"release": "p"}))
     assert {name: item for name, item in found.items() if name not in without} == wanted
     alert = found["PrometheusRule unwind-system/unwind"]["spec"]["groups"][0]["rules"][0]
     assert "{{ $labels" in str(alert), "an expression of Prometheus, which Helm does not evaluate"

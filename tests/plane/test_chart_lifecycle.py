@@ -45,7 +45,7 @@ from unwind.kube import kubeconfig, object_watch
 from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token
 from unwind.local import tools
-from unwind.local.pods.agent import NODE_SELECTOR, TOLERATIONS, PodAgent
+from unwind.local.pods.agent import CHART_VALUES, PodAgent
 from unwind.server.manager_names import REGISTRATION
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _ALL = f"features={{{','.join(sorted(ALL))}}}"
 
 async def helm(cluster: LocalCluster, *arguments: str, fails: bool = False) -> str:
     """The output of Helm, or its error if it is expected to fail."""
-    found = tools.find(tools.HELM)
+    found = tools.find_binary(tools.HELM)
     assert found, "`make setup` builds it"
     env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
     words = [str(found.path), "--namespace", HOME, *arguments]
@@ -77,11 +77,11 @@ async def helm(cluster: LocalCluster, *arguments: str, fails: bool = False) -> s
 async def everything(client: Client) -> set[str]:
     """Every object of the cluster, except those that describe others, and what Kubernetes itself keeps."""
     found: set[str] = set()
-    for kind in await existing_objects.served(client):
+    for kind in await existing_objects.served_kinds(client):
         resource = kind.resource
         if "list" not in kind.verbs or resource.plural in ("events", "endpoints", "endpointslices", "leases", "nodes"):
             continue
-        async for item in existing_objects.metadata(client, resource):
+        async for item in existing_objects.list_metadata(client, resource):
             found.add(f"{resource.kind} {item.namespace}/{item.name}")
     return found
 
@@ -215,16 +215,7 @@ async def test_unwind_install_with_an_image_makes_the_same_deployment_and_uninst
     assert await absent(client, DEPLOYMENTS, "unwind", namespace=HOME)
 
 
-VALUES = {
-    "features": sorted(ALL),
-    "nodeSelector": NODE_SELECTOR,
-    "tolerations": TOLERATIONS,
-    # All Pods share the network of this machine, each with an address of its own.
-    "env": [
-        {"name": "UNWIND_LISTEN", "value": "$(POD_IP):9443"},
-        {"name": "UNWIND_METRICS_LISTEN", "value": "$(POD_IP):8080"},
-    ],
-}
+VALUES = {"features": sorted(ALL), **CHART_VALUES}
 
 
 async def _ready_pods(client: Client, count: int) -> list[Object]:
@@ -235,6 +226,11 @@ async def _ready_pods(client: Client, count: int) -> list[Object]:
 
     found: list[Object] = await eventually(ready, f"{count} ready Pods", within=180)
     return found
+
+
+async def _log(agent: PodAgent, pod: Object) -> str:
+    """What the manager in a Pod has logged."""
+    return await asyncio.to_thread(agent.runner(pod).containers[0].log.read_text)
 
 
 @pytest.mark.timeout(1800)
@@ -253,6 +249,7 @@ async def test_two_replicas_of_the_image_are_upgraded_and_uninstalled_by_helm(
         first = await _ready_pods(client, 2)
         await eventually(lambda: _is_registered(client), "all registrations")
         await _until_cycles_are_refused(client)
+        assert "was missing" not in "".join([await _log(agent, pod) for pod in first]), "created for the first time"
 
         process = agent.runner(first[0]).containers[0].process
         assert process
@@ -277,6 +274,11 @@ async def test_two_replicas_of_the_image_are_upgraded_and_uninstalled_by_helm(
         found = await client.get(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
         await client.delete(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME), uid=found["metadata"]["uid"])
         await eventually(lambda: _is_registered(client), "the restored webhook")
+        found = await client.get(EXTENSION_CONFIGS, OURS)
+        await client.delete(EXTENSION_CONFIGS, OURS, uid=found["metadata"]["uid"])
+        await eventually(lambda: _is_registered(client), "the restored ExtensionConfig")
+        now = await _ready_pods(client, 2)
+        assert "ExtensionConfig was missing, recreated" in "".join([await _log(agent, pod) for pod in now])
 
         await _deploy(client, effort="Enforce")
         assert "unwind-uninstall" in await helm(fresh_member, "uninstall", "unwind", fails=True)

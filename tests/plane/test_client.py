@@ -28,7 +28,7 @@ from unwind.kube import kubeconfig
 from unwind.kube.absence import Presence
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
-from unwind.kube.errors import ApiError, ConflictError, UnreachableError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.workqueue import Queue
 
@@ -170,6 +170,16 @@ async def test_gone_is_only_what_the_server_says_is_gone_by_name(plane: Plane, n
     replaced = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
     assert replaced.presence is Presence.ABSENT
     assert "another object" in replaced.why
+
+
+async def test_the_metadata_of_an_object_come_without_its_content(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    made = await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "large", namespace, data={"key": "value"}))
+    found = await client.get_metadata(CONFIG_MAPS, "large", namespace=namespace)
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    assert "data" not in found
+    with pytest.raises(NotFoundError):
+        await client.get_metadata(CONFIG_MAPS, "never", namespace=namespace)
 
 
 async def test_gone_is_told_of_kinds_in_groups_and_of_custom_ones_as_well(plane: Plane, namespace: str) -> None:

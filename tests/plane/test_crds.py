@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -128,6 +129,12 @@ PROFILE, MEMBER, WORK = sveltos.CLUSTER_PROFILES, karmada.CLUSTERS, karmada.WORK
             | {"entries": {f"e{n}": {"object": {"kind": "Pod", "name": "p"}, "state": "Intended"} for n in range(501)}},
             "must have at most 500 items",
         ),
+        (
+            unwind.INVENTORIES,
+            INVENTORY_SPEC | {"entries": {"e": {"object": {"kind": "Pod", "name": "p"}, "state": "Gone"}}},
+            r'Unsupported value: "Gone".*"Intended"',
+        ),
+        (unwind.INVENTORIES, INVENTORY_SPEC | {"entries": {"e": {"state": "Intended"}}}, "object: Required value"),
     ],
 )
 async def test_an_invalid_value_is_refused_with_its_name(
@@ -273,6 +280,24 @@ async def test_the_status_of_a_teardown_is_written_apart_from_its_spec(client: C
     blockers = [{"object": {"kind": "Pod", "name": f"p{n}"}, "reason": "Finalizer"} for n in range(21)]
     with pytest.raises(ApiError, match="at most 20 items"):
         await client.patch(unwind.TEARDOWNS, name, {"status": {"blockers": blockers}}, subresource="status")
+
+
+async def test_every_field_of_an_inventory_entry_is_stored(client: Client) -> None:
+    entry = unwind.Entry(
+        object=ObjectRef(group="apps", version="v1", kind="Deployment", namespace="web", name="web", uid="u-9"),
+        resource="deployments",
+        state="Confirmed",
+        source="Work web/web",
+        order=3,
+        adopted=True,
+        kept=True,
+        ledger=unwind.LedgerNote(reason="Protected", message="kept", by="ann", at=datetime(2026, 1, 2, tzinfo=UTC)),
+        memo={"scaled": "3"},
+    )
+    assert all(msgspec.to_builtins(entry).get(field.encode_name) for field in msgspec.structs.fields(entry))
+    body = object_of(unwind.INVENTORIES, INVENTORY_SPEC | {"entries": {"e": msgspec.to_builtins(entry)}})
+    created = msgspec.convert(await client.create(unwind.INVENTORIES, body), unwind.Inventory)
+    assert created.spec.entries == {"e": entry}
 
 
 async def test_one_entry_of_an_inventory_is_patched_without_the_others_until_it_is_sealed(client: Client) -> None:

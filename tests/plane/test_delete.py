@@ -47,7 +47,7 @@ from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.shards import Shards
-from unwind.teardown.requests import written
+from unwind.teardown.requests import request_manifest
 from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
@@ -407,7 +407,9 @@ async def test_who_may_not_delete_something_may_not_have_it_deleted(room: Room, 
 async def _ask(room: Room, client: Client, name: str, *, by: str, plural: str = "configmaps") -> Teardown:
     """Write a request as somebody would who writes it by hand."""
     ref = ObjectRef(version="v1", kind="ConfigMap", namespace=room.name, name=name, uid=room.uids[name])
-    body = manifest(TEARDOWNS, written(ref, name=f"request-{room.uids[name]}", by=by, plural=plural, now=SYSTEM.now()))
+    body = manifest(
+        TEARDOWNS, request_manifest(ref, name=f"request-{room.uids[name]}", by=by, plural=plural, now=SYSTEM.now())
+    )
     return msgspec.convert(await client.create(TEARDOWNS, body), Teardown)
 
 

@@ -132,7 +132,8 @@ async def test_a_feature_is_removed_when_nothing_is_held_any_more_and_its_kinds_
     await client.create(karmada.CLUSTERS, member)
 
     refusal = (await command(fresh_member, "install", "--features", DEFAULT)).refusal
-    assert "cannot remove feature addons,external,karmada: Unwind still holds ClusterProfile held" in refusal
+    assert "cannot remove feature addons,caaph,drain,external,flux,gates,helm,karmada" in refusal
+    assert "Unwind still holds ClusterProfile held" in refusal
     assert await recorded(client) == written(Feature), "nothing was changed"
 
     await client.patch(sveltos.CLUSTER_PROFILES, "held", {"metadata": {"finalizers": None}})

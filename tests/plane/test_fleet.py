@@ -331,7 +331,7 @@ async def test_the_secret_stays_until_it_is_let_go(plane: Plane, namespace: str)
     made = await put(client, namespace, "x", finalizers=["example.dev/other"])
     name = made["metadata"]["name"]
     for _ in range(2):
-        await credentials.hold(client, it)
+        await credentials.hold_secret(client, it)
     held = await client.get(SECRETS, name, namespace=namespace)
     assert held["metadata"]["finalizers"] == ["example.dev/other", Finalizer.CREDENTIALS]
     await client.delete(SECRETS, name, uid=made["metadata"]["uid"], namespace=namespace)
@@ -340,13 +340,13 @@ async def test_the_secret_stays_until_it_is_let_go(plane: Plane, namespace: str)
     left = await client.get(SECRETS, name, namespace=namespace)
     assert left["metadata"]["finalizers"] == ["example.dev/other"]
     with pytest.raises(UnreachableError, match="is being deleted"):
-        await credentials.hold(client, it)
+        await credentials.hold_secret(client, it)
     await client.revise(SECRETS, left, {"metadata": {"finalizers": []}})
     with pytest.raises(NotFoundError):
         await client.get(SECRETS, name, namespace=namespace)
     await credentials.let_go(client, it)
     with pytest.raises(UnreachableError, match="not found"):
-        await credentials.hold(client, it)
+        await credentials.hold_secret(client, it)
 
 
 async def test_finalizers_that_others_put_on_the_secret_meanwhile_are_not_lost(plane: Plane, namespace: str) -> None:
@@ -361,7 +361,7 @@ async def test_finalizers_that_others_put_on_the_secret_meanwhile_are_not_lost(p
     await client.patch(SECRETS, it.secret, {"metadata": {"finalizers": ["example.dev/a"]}}, namespace=namespace)
     async with asyncio.TaskGroup() as group:
         group.create_task(other())
-        group.create_task(credentials.hold(client, it))
+        group.create_task(credentials.hold_secret(client, it))
     found = (await client.get(SECRETS, it.secret, namespace=namespace))["metadata"]["finalizers"]
     assert sorted(found) == sorted(
         ["example.dev/a", *(f"example.dev/{number}" for number in range(5)), Finalizer.CREDENTIALS]

@@ -24,13 +24,13 @@ from unwind.api.names import SVELTOS_TEMPLATE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SECRETS
 from unwind.api.sveltos import HelmChart, ValuesFrom
 from unwind.deleters.outcomes import TransientError
-from unwind.deploy.helm_install import HelmConflictError, key_of
+from unwind.deploy.helm_install import HelmConflictError, release_entry_key
 from unwind.helm import charts
 from unwind.helm.charts import Chart
 from unwind.helm.program import HelmError
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until
-from unwind.testing.charts import ChartRepository, unpack
+from unwind.testing.charts import ChartRepository, unpack_chart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ async def test_what_helm_created_is_in_the_inventory_with_its_uid(step: Step) ->
     web = await step.client.get(DEPLOYMENTS, "web-web", namespace=step.namespace)
     entries = await step.entries()
     ref = ObjectRef(group="apps", version="v1", kind="Deployment", namespace=step.namespace, name="web-web")
-    entry = entries[key_of(ref)]
+    entry = entries[release_entry_key(ref)]
     assert entry.object.uid == web["metadata"]["uid"]
     assert (entry.state, entry.source, entry.resource) == ("Confirmed", f"Helm {step.namespace}/web", "deployments")
     assert (await step.states())[f"Namespace {step.namespace}"] == "Confirmed"
@@ -216,7 +216,7 @@ async def test_a_chart_comes_from_an_archive_a_directory_or_a_registry(
     packed = repository.add("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS})
     places = {
         "archive": f"{repository.url}/settings-1.0.0.tgz",
-        "directory": unpack(packed, tmp_path).as_uri(),
+        "directory": unpack_chart(packed, tmp_path).as_uri(),
         "registry": f"{repository.registry}/settings",
     }
     async with stepping(plane, namespace, repository, charts=tmp_path) as step:

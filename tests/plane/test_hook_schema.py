@@ -66,7 +66,7 @@ def test_a_request_is_read_with_all_fields_of_the_schema(schema: Schema, hook: H
     assert schema.violations(hook, schema.hooks[hook].request, sent) == []
     known = schema.resolved(schema.hooks[hook].request.schema)["properties"]
     assert set(REQUESTS[hook].__struct_encode_fields__) == known.keys()
-    read = json.loads(msgspec.json.encode(hook_protocol.asked(hook, json.dumps(sent).encode())))
+    read = json.loads(msgspec.json.encode(hook_protocol.hook_request(hook, json.dumps(sent).encode())))
     assert {name: read[name] for name in sent if name != "cluster"} == {
         name: value for name, value in sent.items() if name != "cluster"
     }

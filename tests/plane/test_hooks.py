@@ -377,7 +377,7 @@ async def test_rules_that_do_not_load_do_not_block_a_cluster_on_which_nothing_is
         said = find(record.status.conditions, "NotVerified")
         assert said
         assert (said.status, said.reason, said.message) == ("True", "NotLoaded", NOT_LOADED)
-        [line] = (await ledger.read(client, asked.uid, None)).not_verified
+        [line] = (await ledger.read_ledger(client, asked.uid, None)).not_verified
         assert (line.target.uid, line.reason, line.message) == (asked.uid, "NotLoaded", NOT_LOADED)
 
         async def reported() -> bool:

@@ -15,7 +15,7 @@ from tests.eventually import eventually
 from tests.plane.support.objects import crd, delete, new_object
 from unwind.api.meta import ObjectMeta
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.kube import decoding
+from unwind.kube import decoding, informers
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer, InformerFactory
@@ -243,6 +243,30 @@ async def test_a_kind_that_is_not_installed_yet_is_waited_for(plane: Plane, name
         await cluster.client.create(widgets, new_object(widgets, "one", namespace))
         await eventually(lambda: Key(namespace, "one") in informer.cache)
         following_it.cancel()
+
+
+async def test_an_optional_kind_waits_for_its_crd_without_a_failure_and_without_looking_again(
+    plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informers, "_UNSERVED", 0.0)
+    client, group = plane.management.client, f"{namespace}.example.com"
+    widgets, gadgets = Resource(group, "v1", "widgets", "Widget"), Resource(group, "v1", "gadgets", "Gadget")
+    failures = list[Exception]()
+    informer = Informer(client, decoding.raw(widgets), troubled=failures.append, optional=True)
+    other = Informer(client, decoding.raw(gadgets))
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(item.run()) for item in (informer, other)]
+        await eventually(lambda: informer.awaits_crd and other.lists >= 3, "the other one has looked again")
+        assert (informer.synced, informer.lists) == (False, 1)
+        made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(widgets))
+        async with asyncio.timeout(30):
+            await informer.until_synced()
+        assert not informer.awaits_crd
+        await client.delete(CUSTOM_RESOURCE_DEFINITIONS, made["metadata"]["name"], uid=made["metadata"]["uid"])
+        await eventually(lambda: informer.awaits_crd, "it waits again")
+        assert failures == []
+        for task in running:
+            task.cancel()
 
 
 async def compact(plane: Path) -> None:

@@ -315,6 +315,10 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     both = new_object(SECRETS, "both", "default")
     both["metadata"]["finalizers"] = ["example.io/theirs", "unwind.dev/credentials"]
     await client.create(SECRETS, both)
+    # In place of a Machine: the annotation is removed from every kind.
+    machine = new_object(CONFIG_MAPS, "machine", "default")
+    machine["metadata"]["annotations"] = {names.MACHINE_GATE_ANNOTATION: "unwind", "example.io/theirs": "stays"}
+    await client.create(CONFIG_MAPS, machine)
     spec = {
         "owner": {"kind": "ClusterSummary", "name": "s"},
         "member": {"object": {"kind": "Cluster", "name": "prod-7"}, "systemUid": "u-3"},
@@ -324,13 +328,15 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     await client.create(unwind.INVENTORIES, inventory)
 
     first = await command(fresh_member, "uninstall", "--yes")
-    assert first.counts == {"deleted": len(manifests(Setting())) - 4 + SECRET, "finalizers removed": 3, "kept": 3}
+    assert first.counts == {"deleted": len(manifests(Setting())) - 4 + SECRET, "finalizers removed": 4, "kept": 3}
     assert "kept CustomResourceDefinition teardowns.unwind.dev: it has 1 object" in first.out
     assert f"kept Namespace {HOME}: it contains Inventory i" in first.out
     assert await absent(fresh_member.client, CONFIG_MAPS, "held", namespace="default")
     released = await client.get(SECRETS, "both", namespace="default")
     assert released["metadata"]["finalizers"] == ["example.io/theirs"]
     assert "finalizers" not in (await client.get(unwind.INVENTORIES, "i", namespace=HOME))["metadata"]
+    disarmed = await client.get(CONFIG_MAPS, "machine", namespace="default")
+    assert disarmed["metadata"]["annotations"] == {"example.io/theirs": "stays"}
 
     # Somebody put something of theirs into our namespace: it stays, until they take it out.
     await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "theirs", HOME))
@@ -354,6 +360,24 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     assert (await command(fresh_member, "uninstall", "--yes")).out == "Unwind is not installed.\n"
 
 
+async def test_an_api_server_without_admission_policies_is_refused_before_anything_is_changed(
+    fresh_member: LocalCluster,
+) -> None:
+    # As before Kubernetes 1.30.
+    kinds = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+    server = fresh_member.api_server
+    await server.stop()
+    server.argv += [
+        "--disable-admission-plugins=ValidatingAdmissionPolicy",
+        f"--runtime-config={','.join(f'admissionregistration.k8s.io/v1/{kind}=false' for kind in kinds)}",
+    ]
+    await server.start()
+    refusal = (await command(fresh_member, "install")).refusal
+    assert "does not serve ValidatingAdmissionPolicies; use a cluster with Kubernetes 1.30 or later" in refusal
+    assert await fresh_member.client.list(CUSTOM_RESOURCE_DEFINITIONS) == []
+    assert await absent(fresh_member.client, NAMESPACES, HOME)
+
+
 async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(tmp_path: Path) -> None:
     nowhere = tmp_path / "kubeconfig"
     printed = await run("install", "--dry-run", "-o", "yaml", "--namespace", "mine", kubeconfig=nowhere)
@@ -362,7 +386,11 @@ async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(
     assert msgspec.json.decode(listed.out)["items"] == manifests(Setting())
 
     group = await run("crds", "--group", "unwind.dev", kubeconfig=nowhere)
-    assert [crd["spec"]["names"]["kind"] for crd in yaml.safe_load_all(group.out)] == ["Teardown", "Inventory"]
+    assert [crd["spec"]["names"]["kind"] for crd in yaml.safe_load_all(group.out)] == [
+        "Teardown",
+        "Inventory",
+        "TeardownPolicy",
+    ]
     assert "valid: cluster.karmada.io" in (await run("crds", "--group", "x", kubeconfig=nowhere)).refusal
     for name in ("install", "uninstall"):
         assert str(nowhere) in (await run(name, kubeconfig=nowhere)).refusal

@@ -128,7 +128,7 @@ async def test_a_cluster_is_joined_with_all_that_it_takes(
         assert b"gitVersion" in await by_token.raw("/version")
     async with Members(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=identity):
         pass
-    token = tokens.read(way.credential.token)  # type: ignore[union-attr]
+    token = tokens.read_claims(way.credential.token)  # type: ignore[union-attr]
     assert token
     assert (token.namespace, token.account) == (KARMADA_CLUSTER_NAMESPACE, f"karmada-{name}")
     assert token.expires > token.issued

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers
 from unwind.api.meta import find
 from unwind.api.names import OWNER_LABEL
@@ -63,7 +64,7 @@ async def test_what_a_vanished_summary_left_does_not_hold_if_it_was_not_enforced
     assert said
     assert f"ClusterSummary {scene.namespace}/{gone.name} was deleted, but 2 objects" in said.message
     assert (scene.cluster.uid, "OwnerGone", said.message) in recorder.notes
-    lines = (await ledger.read(scene.client, scene.cluster.uid, None)).left
+    lines = (await ledger.read_ledger(scene.client, scene.cluster.uid, None)).left
     assert {(row.object.name, row.reason) for row in lines} == {("web-0", "OwnerGone"), ("web-1", "OwnerGone")}
     assert f"{gone.name} was deleted before it" in lines[0].message
 
@@ -99,8 +100,11 @@ async def test_a_behaviour_that_was_raised_before_the_summary_vanished_holds(sce
         await scene.deployed("web")
         await scene.edit_profile("web", {"clusterDeletionBehavior": "EnforceRemovePolicies"})
         uid = (await scene.summary_of("web")).metadata.uid
-        while [chunk.spec.effort for chunk in await scene.inventories(uid)] != ["Enforce"]:
-            pass
+
+        async def raised() -> bool:
+            return [chunk.spec.effort for chunk in await scene.inventories(uid)] == ["Enforce"]
+
+        await eventually(raised, "the raised effort in the Inventory")
     await scene.lose("web")
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace):

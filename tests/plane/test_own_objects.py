@@ -46,6 +46,7 @@ from unwind.kube.metrics import Metrics
 from unwind.protection.controller import ProtectionController
 from unwind.protection.webhook import RestoreReporter
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION
+from unwind.server.registration import RegistrationDeps
 from unwind.server.webhook_controller import mended
 from unwind.testing.managers import manager_client
 
@@ -288,12 +289,10 @@ async def keeping(scene: OwnObjectsScene) -> AsyncIterator[CollectorRegistry]:
     async with manager_client(scene.client, HOME) as own:
         recorder = Recorder(own, instance="test")
         restored = RestoreReporter(registry=registry, recorder=recorder)
+        metrics = Metrics(CollectorRegistry())
         keeper = ProtectionController(
-            own,
-            namespace=HOME,
+            RegistrationDeps(client=own, namespace=HOME, owner=Owner(), metrics=metrics),
             on=False,
-            owner=Owner(),
-            metrics=Metrics(CollectorRegistry()),
             policies=policies(Setting(namespace=HOME)),
             restored=restored.report,
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.plane.support.objects import delete, new_object
@@ -14,6 +16,7 @@ from unwind.kube import object_watch
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.kubeconfig import ClusterConnection
+from unwind.local import tools
 from unwind.local.cloud import CLEANUP_FINALIZER
 
 if TYPE_CHECKING:
@@ -49,6 +52,12 @@ async def until(
 
 async def until_gone(cluster: LocalCluster, resource: Resource, name: str, namespace: str | None = None) -> None:
     await object_watch.until_absent(cluster.client, resource, name, namespace=namespace)
+
+
+async def test_every_server_has_the_version_of_kubernetes_that_was_asked_for(plane: Plane) -> None:
+    wanted = tools.KUBERNETES_MINORS[os.environ.get("UNWIND_KUBERNETES") or next(iter(tools.KUBERNETES_MINORS))]
+    for cluster in plane.clusters():
+        assert msgspec.json.decode(await cluster.client.raw("/version"))["gitVersion"] == wanted.version
 
 
 async def test_a_deployment_becomes_ready_and_its_pods_go_with_it(plane: Plane, namespace: str) -> None:

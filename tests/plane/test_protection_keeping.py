@@ -27,6 +27,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.transport import HttpTransport, ServerAnswer
 from unwind.protection import manifests
 from unwind.protection.controller import ProtectionController
+from unwind.server.registration import RegistrationDeps
 from unwind.server.webhook_controller import mended
 from unwind.testing.clock import StillClock
 
@@ -59,9 +60,8 @@ class Old(HttpTransport):
 def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> ProtectionController:
     """By a clock that stands still: whatever it does, it was told of by an event."""
     metrics = Metrics(CollectorRegistry())
-    return ProtectionController(
-        client, namespace=HOME, on=on, mode=mode, owner=Owner(), metrics=metrics, clock=StillClock()
-    )
+    deps = RegistrationDeps(client=client, namespace=HOME, owner=Owner(), metrics=metrics, clock=StillClock())
+    return ProtectionController(deps, on=on, mode=mode)
 
 
 @asynccontextmanager
@@ -192,7 +192,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         await until_all_there(client)
     assert (await command(fresh_member, "uninstall", "--yes")).code == 0
     for resource, name in (
-        *((VALIDATING_ADMISSION_POLICIES, name) for name in (*POLICIES, *manifests.retired(HOME))),
+        *((VALIDATING_ADMISSION_POLICIES, name) for name in (*POLICIES, *manifests.retired_policies(HOME))),
         *((VALIDATING_ADMISSION_POLICY_BINDINGS, name) for name in BINDINGS),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
     ):
@@ -201,7 +201,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
 
 async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:
     """Their bindings are deleted once everything that protects now is there; what is left of them does nothing."""
-    client, [name] = cluster.client, sorted(manifests.retired(HOME))
+    client, [name] = cluster.client, sorted(manifests.retired_policies(HOME))
     mark = {"labels": {MANAGED_BY_LABEL: MANAGED_BY_UNWIND}}
     for resource, like in (
         (VALIDATING_ADMISSION_POLICIES, next(iter(POLICIES.values()))),

@@ -23,7 +23,7 @@ from unwind.api.unwind import TEARDOWNS, Cause, Effort, Phase, Plan, Step, Teard
 from unwind.clock import SYSTEM
 from unwind.kube import object_watch
 from unwind.members.targets import karmada_ref
-from unwind.teardown.requests import written
+from unwind.teardown.requests import request_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ async def test_a_request_that_brings_its_own_plan_is_refused_and_touches_nobody_
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bait", "namespace": namespace}},
     )
     ref = ref_of(CONFIG_MAPS, msgspec.convert(bait["metadata"], ObjectMeta))
-    asked = written(ref, name=f"request-{ref.uid}", by="admin", plural="configmaps", now=SYSTEM.now())
+    asked = request_manifest(ref, name=f"request-{ref.uid}", by="admin", plural="configmaps", now=SYSTEM.now())
     made = await it.client.create(TEARDOWNS, manifest(TEARDOWNS, asked))
     step = Step(name="mine", object=owner, effort=Effort.ENFORCE.value, wave=1, objects=3)
     plan = Plan(steps=(step,), waves=1, objects=3)

@@ -35,6 +35,7 @@ from unwind.api.names import (
     DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
+    FORCE_RELEASE_GROUPS_ANNOTATION,
     HANDLERS_ANNOTATION,
     INJECT_CA_ANNOTATION,
 )
@@ -365,6 +366,10 @@ async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(
         assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
         await _annotate(bob, CLUSTERS, {FORCE_RELEASE_BY_ANNOTATION: "alice"})
         assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
+        groups = (await _annotations(client))[FORCE_RELEASE_GROUPS_ANNOTATION]
+        assert "system:authenticated" in groups.split("\n")
+        await _annotate(bob, CLUSTERS, {FORCE_RELEASE_GROUPS_ANNOTATION: "system:masters"})
+        assert (await _annotations(client))[FORCE_RELEASE_GROUPS_ANNOTATION] == groups
         await _annotate(bob, CLUSTERS, {FORCE_RELEASE_BY_ANNOTATION: None})
         assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
         # In whichever version they write it, and whatever else they write.
@@ -373,7 +378,7 @@ async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(
         await _annotate(bob, CLUSTERS, {"team": "a"})
         assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "alice"
         await _annotate(bob, CLUSTERS, {FORCE_RELEASE_ANNOTATION: None})
-        assert FORCE_RELEASE_BY_ANNOTATION not in await _annotations(client)
+        assert not {FORCE_RELEASE_BY_ANNOTATION, FORCE_RELEASE_GROUPS_ANNOTATION} & set(await _annotations(client))
 
         uid = cluster["metadata"]["uid"]
         delete = partial(client.delete, CLUSTERS, "prod-7", namespace="default", uid=uid)

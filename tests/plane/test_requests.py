@@ -26,7 +26,7 @@ from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.teardown.requests import written
+from unwind.teardown.requests import request_manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +66,9 @@ def ref_to(room: Room, resource: Resource, name: str, *, namespace: str | None =
 
 def body(who: User | None, ref: ObjectRef, plural: str, *, name: str = "", **spec: Any) -> dict[str, Any]:
     by = who.name if who else "admin"
-    wanted = written(ref, name=name or f"request-{ref.uid or ref.name}", by=by, plural=plural, now=SYSTEM.now())
+    wanted = request_manifest(
+        ref, name=name or f"request-{ref.uid or ref.name}", by=by, plural=plural, now=SYSTEM.now()
+    )
     made = manifest(TEARDOWNS, wanted)
     return made | {"spec": made["spec"] | spec}
 

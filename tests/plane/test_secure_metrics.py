@@ -12,6 +12,8 @@ from tests.eventually import eventually
 from tests.plane.support.manager_process import running
 from tests.plane.support.objects import new_object
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SECRETS, SERVICE_ACCOUNTS
+from unwind.api.rights import Setting
+from unwind.install.manifests import without_crds
 from unwind.install.register import metrics_reader
 from unwind.server.certificate_secret import NAME
 
@@ -36,6 +38,9 @@ async def test_metrics_are_read_over_https_by_those_who_may_and_probes_by_everyo
     reader, stranger = [await token(client, namespace, name) for name in ("prometheus", "stranger")]
     name = f"prometheus-{namespace}"
     role = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": metrics_reader(namespace)}
+    for manifest in without_crds(Setting(namespace=namespace)):
+        if manifest["metadata"]["name"] == role["name"]:
+            await client.create(CLUSTER_ROLES, manifest)
     subject = {"kind": SERVICE_ACCOUNTS.kind, "name": "prometheus", "namespace": namespace}
     binding = new_object(CLUSTER_ROLE_BINDINGS, name, roleRef=role, subjects=[subject])
     bound = await client.create(CLUSTER_ROLE_BINDINGS, binding)

@@ -14,7 +14,7 @@ import pytest
 from tests.eventually import eventually
 from unwind.api.resources import LEASES, PODS
 from unwind.kube.client import DEADLINE
-from unwind.kube.shards import Shards
+from unwind.kube.shards import Shards, Timing
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -69,9 +69,9 @@ async def release(client: Client, namespace: str, name: str) -> None:
 async def survivor(client: Client, namespace: str, killed: Object, *, own: str = "pod-of-b") -> AsyncIterator[Shards]:
     """Replica b, after replica a was killed in this Pod while both had shards."""
     async with manager_client(client, namespace) as account, asyncio.TaskGroup() as group:
-        clock = StillClock()
-        a = Killed(account, namespace=namespace, identity="a", pod_uid=killed["metadata"]["uid"])
-        b = Shards(account, namespace=namespace, identity="b", pod_uid=own, clock=clock)
+        clock, timing = StillClock(), Timing(steady=0.0)
+        a = Killed(account, namespace=namespace, identity="a", pod_uid=killed["metadata"]["uid"], timing=timing)
+        b = Shards(account, namespace=namespace, identity="b", pod_uid=own, clock=clock, timing=timing)
         tasks = [group.create_task(part.run()) for part in (a, b)]
         await eventually(lambda: (len(a.owned), len(b.owned)) == (8, 8))
         tasks[0].cancel()

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.unwind import Step
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import RemovalDeps
 
 LISTED = "example.dev/cluster"
 
@@ -32,8 +33,8 @@ LISTED = "example.dev/cluster"
 class ListedSteps(FollowedSource):
     """ConfigMaps beside a Cluster, each of which is a step: what it depends on and its effort are its data."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, deps: RemovalDeps) -> None:
+        self._client = deps.inventories.client
         self.told: list[tuple[str, StepState]] = []
 
     @property
@@ -124,8 +125,8 @@ async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_wi
     logs = await listed(it, "logs", effort=Effort.LEAVE)
     made: list[ListedSteps] = []
 
-    def make(client: Client) -> ListedSteps:
-        made.append(ListedSteps(client))
+    def make(deps: RemovalDeps) -> ListedSteps:
+        made.append(ListedSteps(deps))
         return made[0]
 
     async with manager(it.client, sources=(make,)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+import msgspec
 import pytest
 
 from tests.plane.support.controllers import HOLD
@@ -11,14 +12,18 @@ from tests.plane.support.unjoins import controllers, scene
 from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
+from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import Phase
+from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.members import members
+from unwind.teardown import plan
 from unwind.testing.clock import StillClock
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from unwind.local.plane import Plane
+    from unwind.teardown.drafts import Drafted
 
 REQUIRED = RemoveStrategy.REQUIRED
 
@@ -42,6 +47,53 @@ async def test_required_removes_every_object_in_order_before_the_member_goes(pla
         assert await it.on_member() == {}
         await it.nothing_left()
         assert await it.accounts() == []
+
+
+async def test_the_inventories_that_were_read_for_the_plan_are_not_read_again_to_remove_their_objects(
+    plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(*_: object) -> NoReturn:
+        raise AssertionError("they were read again")
+
+    for method in ("at_hand", "by_owner"):
+        monkeypatch.setattr(Inventories, method, read)
+    works = [f"web-{number}" for number in range(9)]
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        for name in works:
+            await it.put(name, objects=1)
+        await it.deployed(*works)
+        await it.delete()
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+
+
+async def test_an_object_that_is_recorded_after_the_inventories_were_read_is_removed_too(
+    plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        draft = plan.draft
+
+        async def record_later(*args: Any, **more: Any) -> Drafted:
+            drafted = await draft(*args, **more)
+            [chunk] = await it.accounts()
+            [entry, *_] = chunk.spec.entries.values()
+            labels = {OWNER_LABEL: chunk.spec.owner.uid}
+            metadata = {"name": "late", "namespace": it.namespace, "labels": labels}
+            made = await it.member.client.create(
+                CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+            )
+            late = msgspec.structs.replace(entry.object, name="late", uid=made["metadata"]["uid"])
+            entry = msgspec.structs.replace(entry, object=late)
+            await it.inventories.write(chunk, {"late": msgspec.to_builtins(entry)})
+            return drafted
+
+        monkeypatch.setattr(plan, "draft", record_later)
+        await it.delete()
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert "late" in it.deleted()
+        assert await it.on_member() == {}
 
 
 async def test_required_removes_the_objects_of_suspended_works_too(plane: Plane, namespace: str) -> None:

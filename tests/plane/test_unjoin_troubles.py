@@ -146,7 +146,7 @@ async def test_credentials_that_are_revoked_in_the_middle_hold_it_until_there_ar
             again = {key: found[key] for key in ("apiVersion", "kind")}
             head = {"name": account, "namespace": KARMADA_CLUSTER_NAMESPACE, "labels": found["metadata"]["labels"]}
             await member.create(SERVICE_ACCOUNTS, again | {"metadata": head})
-            token = await tokens.request(member, account=account, namespace=KARMADA_CLUSTER_NAMESPACE)
+            token = await tokens.request_token(member, account=account, namespace=KARMADA_CLUSTER_NAMESPACE)
             await it.lead_to(it.cluster.server, token=token)
             assert (await it.gone()).phase is Phase.COMPLETE
         assert await it.on_member() == {}

@@ -13,14 +13,14 @@ from tests.plane.support.extension_registration import create_cluster, create_te
 from tests.plane.support.objects import absent
 from tests.plane.test_chart import CHART
 from tests.plane.test_chart_lifecycle import helm
-from unwind.api.features import ALL, written
+from unwind.api.features import ALL, UNRECORDED, written
 from unwind.api.names import INSTALL_FIELD_MANAGER
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SERVICE_ACCOUNTS
+from unwind.api.resources import CLUSTER_ROLES, CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SERVICE_ACCOUNTS
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import TEARDOWNS
 from unwind.install.install import established
 from unwind.install.manifests import resource_of
-from unwind.install.obsolete import retired
+from unwind.install.obsolete import retired_rights
 from unwind.kube.object_watch import until
 from unwind.server.manager_names import REGISTRATION
 
@@ -57,7 +57,11 @@ async def test_a_release_is_taken_over_by_the_chart(release: Path, plane: Plane,
     refused = await helm(fresh_member, "install", "unwind", str(CHART), "--take-ownership", fails=True)
     assert "cannot remove feature addons with Helm" in refused, "its hooks and policies would stay"
     await helm(fresh_member, "install", "unwind", str(CHART), *options)
+    old = [(resource_of(manifest), manifest["metadata"]["name"]) for manifest in retired_rights(Setting())]
+    rules = [(await client.get(*it)).get("rules") for it in old if it[0] == CLUSTER_ROLES]
+    assert not any(rules), "the roles of the features have them"
     await helm(fresh_member, "upgrade", "unwind", str(CHART), *options)
+    assert all([await absent(client, *it) for it in old])
     assert (await client.get(TEARDOWNS, teardown))["metadata"]["uid"] == before["metadata"]["uid"]
     account = await client.get(SERVICE_ACCOUNTS, "unwind", namespace=HOME)
     assert account["metadata"]["annotations"]["meta.helm.sh/release-name"] == "unwind"
@@ -70,8 +74,8 @@ async def test_a_release_is_upgraded_by_install(release: Path, fresh_member: Loc
     first = await command(fresh_member, "install", features="")
     assert first.code == 0, first.err
     registration = await client.get(CONFIG_MAPS, REGISTRATION, namespace=HOME)
-    assert registration["data"]["features"] == written(ALL), "what was installed stays"
-    for manifest in retired(Setting()):
+    assert registration["data"]["features"] == written(UNRECORDED), "what was installed stays"
+    for manifest in retired_rights(Setting()):
         assert await absent(client, resource_of(manifest), manifest["metadata"]["name"])
     second = await command(fresh_member, "install", features="")
     assert set(second.counts) == {"unchanged", "left out"}, "one run upgrades everything"

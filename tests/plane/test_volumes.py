@@ -27,8 +27,8 @@ from unwind.helm.program import Helm
 from unwind.kube import kubeconfig, object_watch
 from unwind.kube.errors import ApiError
 from unwind.local import build, tools
-from unwind.teardown.requests import written
-from unwind.testing.charts import pack, unpack
+from unwind.teardown.requests import request_manifest
+from unwind.testing.charts import pack, unpack_chart
 from unwind.testing.managers import granting
 from unwind.testing.proxy import Proxy
 
@@ -237,7 +237,7 @@ async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane
 async def test_a_helm_release_may_have_the_claims_deleted(edge: profiles.ProfileScene, tmp_path: Path) -> None:
     member, room = edge.member.client, edge.namespace
     template = msgspec.json.encode(database(room)).decode()
-    directory = unpack(pack("database", {"values.yaml": "{}", "templates/db.yaml": template}), tmp_path)
+    directory = unpack_chart(pack("database", {"values.yaml": "{}", "templates/db.yaml": template}), tmp_path)
     helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {"repositoryURL": directory.as_uri(), "releaseName": "db", "releaseNamespace": room}
     await edge.register()
@@ -345,7 +345,7 @@ async def test_who_may_not_delete_claims_may_not_ask_for_it(room: Room) -> None:
         uid = room.uids["db"]
         ref = ObjectRef(group="apps", version="v1", kind="StatefulSet", namespace=room.name, name="db", uid=uid)
         name = f"{REQUEST_PREFIX}{uid}"
-        made = manifest(TEARDOWNS, written(ref, name=name, by=by, plural="statefulsets", now=SYSTEM.now()))
+        made = manifest(TEARDOWNS, request_manifest(ref, name=name, by=by, plural="statefulsets", now=SYSTEM.now()))
         made["metadata"]["annotations"][VOLUMES_ANNOTATION] = volumes
         return made
 

@@ -216,7 +216,7 @@ async def test_a_force_release_leaves_what_remains_and_the_ledger_says_who_did_i
     assert record.status.release.message == "its controller is gone"
     assert record.status.release.by == f"{UNKNOWN_USER} (field manager jane)"
     assert set(await scene.on_member()) == {"held"}
-    whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
+    whole = await ledgers.read_ledger(plane.management.client, f"{scene.namespace}/edge", None)
     assert [(row.object.name, row.reason, row.kept) for row in whole.left] == [("held", "Forced", False)]
     assert [item.title for item in whole.released] == [record.spec.title]
     assert all(chunk.spec.sealed_for for chunk in await scene.inventories(uid))
@@ -307,7 +307,7 @@ async def test_a_force_released_prune_leaves_its_objects_for_good_and_uses_the_a
             "web", lambda it: FORCE_RELEASE_ANNOTATION not in it.metadata.annotations, "without the annotation"
         )
         await scene.until_provisioned("web")
-        whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
+        whole = await ledgers.read_ledger(plane.management.client, f"{scene.namespace}/edge", None)
         assert [(row.object.name, row.reason, row.kept) for row in whole.left] == [("held", "Forced", False)]
         assert not any(chunk.spec.sealed_for for chunk in await scene.inventories(uid)), "its owner still deploys"
         # The next prune does not touch it, and is not released.
@@ -347,14 +347,14 @@ async def test_what_a_prune_leaves_is_in_the_ledger_until_a_later_removal_remove
         record = await record_of(scene.client, name, ended, "ended")
         assert (record.phase, record.status.left) == (Phase.COMPLETE, 1)
         await scene.until_provisioned("web")
-        whole = await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)
+        whole = await ledgers.read_ledger(plane.management.client, f"{scene.namespace}/edge", None)
         assert [(row.object.name, row.reason) for row in whole.left] == [("skipped", "KeptByPolicy")]
         manage = {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: None}}}
         await scene.member.client.patch(CONFIG_MAPS, "skipped", manage, namespace=scene.namespace)
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
     assert await scene.on_member() == {}
-    assert (await ledgers.read(plane.management.client, f"{scene.namespace}/edge", None)).left == ()
+    assert (await ledgers.read_ledger(plane.management.client, f"{scene.namespace}/edge", None)).left == ()
 
 
 async def test_a_prune_that_is_killed_while_it_is_released_ends_as_released(scene: ProfileScene) -> None:

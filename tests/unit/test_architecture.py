@@ -13,6 +13,7 @@ from unwind.install.manifests import manifests
 HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs" / "architecture.md").read_text()
 PATH = PAGE.partition("### One path for every deletion")[2].partition("\n## ")[0]
+WHERE = PAGE.partition("### Where is what")[2].partition("\n### ")[0]
 FIELDS = PAGE.partition("## Fields of other systems' objects")[2].partition("\n## ")[0]
 CITATION = re.compile(r"docs/architecture\.md,([^)]*)\)")
 
@@ -28,6 +29,7 @@ REQUESTS = {
     names.EXTERNAL_NAMESPACES_ANNOTATION,
     names.KUBERNETES_VERSIONS_ANNOTATION,
     names.ON_DEADLINE_ANNOTATION,
+    names.RESELECT_ANNOTATION,
     names.SCALE_TO_ZERO_ANNOTATION,
     names.TAKE_ALONG_ANNOTATION,
     names.VOLUMES_ANNOTATION,
@@ -35,6 +37,7 @@ REQUESTS = {
 }
 # On Unwind's own kinds, and on its Leases.
 OWN_OBJECTS = {
+    names.DEMO_LABEL,
     names.FURTHER_LABEL,
     names.MAX_OBJECTS_ANNOTATION,
     names.RESOURCE_ANNOTATION,
@@ -42,6 +45,7 @@ OWN_OBJECTS = {
     names.SET_ASIDE_LABEL,
     names.SIGNATURE_ANNOTATION,
     names.POD_UID_ANNOTATION,
+    names.SPREAD_ANNOTATION,
     names.VERSION_ANNOTATION,
     names.Finalizer.INVENTORY.value,
     names.Finalizer.TEARDOWN.value,
@@ -74,6 +78,15 @@ def test_the_page_names_functions_of_the_path_of_deletion_that_exist() -> None:
     assert named - known == set()
 
 
+def test_every_file_in_the_table_of_behaviours_exists_and_every_package_is_in_it() -> None:
+    home = HOME / "src" / "unwind"
+    files = re.findall(r"`([\w/]+/\w+\.py)`", WHERE)
+    assert [file for file in files if not (home / file).is_file()] == []
+    packages = {path.parent.name for path in home.glob("*/__init__.py")}
+    # Not the programs around it: they are for demonstrations and tests.
+    assert packages - {file.partition("/")[0] for file in files} == {"demo", "local", "testing"}
+
+
 def test_every_name_that_we_write_on_other_objects_is_in_the_table() -> None:
     ours = {
         value
@@ -93,6 +106,10 @@ def test_every_kind_that_the_manager_may_change_is_in_the_table() -> None:
         "clustersummaries": "| ClusterSummary ",
         "events": "Events about it",
         "extensionconfigs": "| ExtensionConfig ",
+        "helmreleases": "| Kustomization, HelmRelease ",
+        "helmreleaseproxies": "| HelmReleaseProxy ",
+        "kustomizations": "| Kustomization, HelmRelease ",
+        "machines": "| Machine ",
         "namespaces": "| Namespace ",
         "profiles": "| ClusterProfile, Profile ",
         "secrets": "| Secret ",

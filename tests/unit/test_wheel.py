@@ -151,11 +151,26 @@ def test_the_public_api_can_be_imported_without_extras(environment: Environment)
     assert msgspec.json.decode(found) == PUBLIC
 
 
-def test_only_the_plugins_and_test_tools_need_an_extra(environment: Environment) -> None:
+def test_only_plugins_the_dashboard_and_test_tools_need_an_extra(environment: Environment) -> None:
     missing: dict[str, str] = msgspec.json.decode(environment.python(IMPORT_EVERYTHING))
-    needing = {module for module in missing if ".azure." not in module and not module.startswith("unwind.testing.")}
+    needing = {
+        module
+        for module in missing
+        if ".azure." not in module and not module.startswith(("unwind.testing.", "unwind.dashboard."))
+    }
+    assert "unwind.dashboard.command" not in missing
     assert {module: missing[module] for module in needing} == {}
     assert missing, "nothing needs an extra: is one installed?"
+
+
+def test_the_files_of_the_dashboard_are_in_it(environment: Environment) -> None:
+    found = environment.python(
+        "import json\n"
+        "from importlib.resources import files\n"
+        "home = files('unwind.dashboard')\n"
+        "print(json.dumps([file.name for part in ('static', 'templates') for file in (home / part).iterdir()]))"
+    )
+    assert {"index.html", "app.js", "app.css", "icon.svg", "row.html"} <= set(msgspec.json.decode(found))
 
 
 def test_the_documented_example_is_registered_and_keeps_its_promises(environment: Environment, example: Path) -> None:

@@ -18,7 +18,7 @@ from unwind.api.names import OK_TO_DELETE_ANNOTATION, Finalizer
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
 from unwind.errors import UnwindError
 from unwind.members import targets
-from unwind.members.targets import key_of
+from unwind.members.targets import cluster_key
 from unwind.planning.dependency_graph import Declared, closes_cycle, spelled
 from unwind.server.routes import Response, Route, refusal
 from unwind.teardown.gate import deletion_warning_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
     from unwind.server.routes import Request
-    from unwind.teardown.gate import GateStatus
+    from unwind.teardown.gate import ChosenGates, GateStatus
 
 _KINDS = {resource.kind: resource for resource in (CLUSTER_PROFILES, PROFILES)}
 _CLUSTER = msgspec.json.Decoder(Cluster)
@@ -73,7 +73,7 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
     """The response to a review. If the check is not possible, an error, which allows the write (failurePolicy
     Ignore)."""
     try:
-        asked = admission.asked(body)
+        asked = admission.admission_request(body)
         new, old = _WRITTEN.decode(asked.object), _WRITTEN.decode(asked.old_object)
     except msgspec.DecodeError as error:
         return refusal(400, f"cannot decode the profile: {error}")
@@ -93,10 +93,10 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
     except UnwindError as error:
         return refusal(503, f"cannot check dependsOn for a cycle: {error}")
     cycle = closes_cycle(others, written)
-    return Response(admission.denied(asked, refused(written, cycle)) if cycle else admission.allowed(asked))
+    return Response(admission.denied(asked, denial(written, cycle)) if cycle else admission.allowed(asked))
 
 
-async def existing(client: Client, kind: str, namespace: str) -> list[Declared]:
+async def existing_profiles(client: Client, kind: str, namespace: str) -> list[Declared]:
     """The profiles that dependsOn may name, read from the API server.
 
     Not from a cache: three profiles in one file are written within milliseconds, and a cache that has not seen the
@@ -110,7 +110,7 @@ async def existing(client: Client, kind: str, namespace: str) -> list[Declared]:
     return found
 
 
-def refused(written: Declared, cycle: tuple[str, ...]) -> str:
+def denial(written: Declared, cycle: tuple[str, ...]) -> str:
     """The message of a denied write."""
     about = f"{written.namespace}/{written.name}" if written.namespace else written.name
     needed = cycle[(cycle.index(written.name) + 1) % len(cycle)]
@@ -118,7 +118,7 @@ def refused(written: Declared, cycle: tuple[str, ...]) -> str:
     return f"{written.kind} {about}: dependency cycle {spelled(cycle)}; remove {needed} from its dependsOn{elsewhere}"
 
 
-def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes) -> str:
+def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes, *, gates: ChosenGates | None = None) -> str:
     """The warning for the deletion of this Cluster, from the caches; empty if it has no add-ons."""
     cluster = _CLUSTER.decode(body)
     meta, target = cluster.metadata, targets.of_capi(cluster)
@@ -126,7 +126,7 @@ def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes) -> str:
     status = f"{meta.namespace}/{meta.name}" if same > 1 else meta.name
     if not caches.ready:
         return f"its add-ons are not known yet; follow with: unwind status {status}"
-    found = [item for item in caches.summaries.cache.by("cluster", key_of(target)) if is_on_cluster(item, target)]
+    found = [item for item in caches.summaries.cache.by("cluster", cluster_key(target)) if is_on_cluster(item, target)]
     steps = [
         step_of(summary)
         for summary in found
@@ -139,12 +139,14 @@ def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes) -> str:
         noun="add-on",
         status=status,
         paused=cluster.paused,
-        not_awaited=f"Cluster API does not wait for that: {why}" if (why := _unheld(target, gate)) else "",
+        not_awaited=f"Cluster API does not wait for that: {why}" if (why := _unheld(target, gate, gates)) else "",
     )
 
 
-def _unheld(target: AddonTarget, gate: GateStatus) -> str:
+def _unheld(target: AddonTarget, gate: GateStatus, gates: ChosenGates | None) -> str:
     """Why the deletion of a Cluster does not wait for its add-ons; empty if it does, or it is not known."""
+    if gates and gates.holds(target):
+        return ""
     if not target.gated:
         return "the Cluster has no ClusterClass"
     if OK_TO_DELETE_ANNOTATION in target.annotations:

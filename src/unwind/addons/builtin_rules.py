@@ -104,7 +104,7 @@ class Lack(msgspec.Struct, frozen=True):
     why: str
 
 
-def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
+def needed_sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
     """The ConfigMaps and Secrets that a profile needs on a cluster of this namespace."""
     found = [
         ProfileSource(ref.kind, ref.namespace or namespace, ref.name) for ref in spec.policy_refs if not ref.optional

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client
-    from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget, ClusterKey
 
 T = TypeVar("T")
@@ -73,14 +72,7 @@ class AddonCaches(ClusterCaches):
 
     name = "add-ons' caches"
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        informers: InformerFactory | None = None,
-        metrics: Metrics | None = None,
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
         super().__init__(client, informers=informers, clock=clock)
         self._reading_profiles: SingleFlight[dict[str, SeenProfile]] = SingleFlight()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
@@ -102,8 +94,6 @@ class AddonCaches(ClusterCaches):
             troubled=self._troubled(CLUSTER_SUMMARIES),
             listed=self._listed,
         )
-        if metrics:
-            self.observe(metrics)
 
     @property
     def settled(self) -> bool:

@@ -14,7 +14,7 @@ from unwind.addons.upgrade_rules import AddOn
 from unwind.api import names
 from unwind.api.sveltos import ClusterSummary, SyncMode
 from unwind.kube.decoding import Key
-from unwind.members.targets import key_of
+from unwind.members.targets import cluster_key
 from unwind.planning.dependency_graph import shortest_cycle
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def matching_profiles(
     target: AddonTarget, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
 ) -> list[ProfileState]:
     """The profiles that match a cluster (pure). `named`: looks up a summary by name in the cluster's namespace."""
-    cluster = key_of(target)
+    cluster = cluster_key(target)
     found: list[ProfileState] = []
     for key, profile in profiles:
         if profile.metadata.terminating or not matching.matches(key, profile.spec, target):

@@ -58,7 +58,7 @@ def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: AddonTarget) -
         name=name_of(profile, target),
         namespace=target.ref.namespace,
         labels=labels(profile, target),
-        annotations=remembered(spec, target),
+        annotations=remembered_annotations(spec, target),
         owner_references=(owner,),
         # Set at creation: nothing is deployed for a summary without a finalizer.
         finalizers=(Finalizer.SUMMARY.value,),
@@ -83,7 +83,7 @@ def labels(profile: ProfileKey, target: AddonTarget) -> dict[str, str]:
     return {label: value for label, value in wanted.items() if len(value) <= _LONGEST_LABEL}
 
 
-def remembered(spec: ProfileSpec, target: AddonTarget) -> dict[str, str]:
+def remembered_annotations(spec: ProfileSpec, target: AddonTarget) -> dict[str, str]:
     """The annotations of a summary. A clusterDeletionBehavior that the API server does not serve keeps its last
     value."""
     said = (

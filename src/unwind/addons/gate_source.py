@@ -11,7 +11,7 @@ from unwind.addons.cluster_summaries import that_hold
 from unwind.addons.step_source import behaviour, is_on_cluster, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
-from unwind.members.targets import key_of
+from unwind.members.targets import cluster_key
 from unwind.teardown import gate
 from unwind.teardown.drafts import lost
 from unwind.teardown.gate import GateClosed, GateHolder
@@ -76,7 +76,7 @@ class SummaryGateSource:
     def _known(self, target: AddonTarget) -> list[ClusterSummary]:
         return [
             summary
-            for summary in self._caches.summaries.cache.by("cluster", key_of(target))
+            for summary in self._caches.summaries.cache.by("cluster", cluster_key(target))
             if is_on_cluster(summary, target)
         ]
 

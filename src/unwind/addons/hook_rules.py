@@ -31,7 +31,7 @@ from unwind.hooks import Wait
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members import targets
-from unwind.members.targets import key_of
+from unwind.members.targets import cluster_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,7 +137,7 @@ class Rulings:
             return None
         if found.metadata.uid == where.uid:
             self._caches.clusters.take(found)
-            self._caches.look_again(key_of(target))
+            self._caches.look_again(cluster_key(target))
         return None
 
     # Before an upgrade
@@ -193,7 +193,9 @@ class Rulings:
 def _sources(it: ProfileState, target: AddonTarget) -> list[ProfileSource]:
     if not it.carried_out:
         return []
-    return builtin_rules.sources(cluster_summaries.at_home(it.key, it.profile.spec), namespace=target.ref.namespace)
+    return builtin_rules.needed_sources(
+        cluster_summaries.at_home(it.key, it.profile.spec), namespace=target.ref.namespace
+    )
 
 
 def _charts(it: ProfileState) -> Iterable[Where]:

@@ -160,7 +160,7 @@ def _own_webhook(setting: Setting) -> list[Right]:
     # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
     names = (profile_rules(setting.namespace),)
     why = "Registers its own webhook, and writes the CA bundle."
-    return [Right(kind.group, (kind.plural,), (*READ, "create", "patch"), names, why=why)]
+    return [Right(kind.group, (kind.plural,), ("list", "watch", "create", "patch"), names, why=why)]
 
 
 ADDONS = Contribution(

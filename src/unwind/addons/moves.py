@@ -184,6 +184,10 @@ class MovedAddons:
         here = await self._deps.inventories.owned(uids)
         return uids - {chunk.spec.owner.uid for chunk in here}
 
+    def had_owner(self, target: AddonTarget, name: str) -> bool:
+        """Whether a ClusterSummary of this name deployed to the cluster from a former management cluster."""
+        return bool(former_owners(target, name))
+
     async def adopt(self, member: Member, owner: DeploymentOwner) -> list[str]:
         """Adopt the objects of the former owners; return the Helm releases that are left to be adopted."""
         if not owner.former or owner.uid in self._adopted:

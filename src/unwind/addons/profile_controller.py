@@ -24,7 +24,7 @@ from unwind.kube.controller import Controller, fenced_queue
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
 from unwind.kube.workqueue import Queue
-from unwind.members.targets import ClusterKey, key_of
+from unwind.members.targets import ClusterKey, cluster_key
 from unwind.planning.dependency_graph import dependents, shortest_cycle
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import GateStatus
+    from unwind.teardown.gate import ChosenGates, GateStatus
 
 # Concurrent reconciles per cluster. Each is a few small requests, and the last profile of a dependency chain may be
 # the first one to remove.
 _SIDE_BY_SIDE = 64
 
 
-class Pair(NamedTuple):
+class ProfileMatch(NamedTuple):
     """One profile on one cluster."""
 
     profile: ProfileKey
@@ -71,18 +71,19 @@ class ProfileController(Controller[ProfileKey]):
         owner: ShardOwner,
         metrics: Metrics,
         gate: GateStatus | None = None,
+        gates: ChosenGates | None = None,
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._gated = Gated(gate, recorder, self._gate_changed)
-        self._taken: dict[Pair, str] = {}
+        self._gated = Gated(gate, recorder, self._gate_changed, gates)
+        self._taken: dict[ProfileMatch, str] = {}
         """Why a summary cannot be created: its name is in use by another profile or cluster."""
         self._withdrawing: dict[str, asyncio.Event] = {}
         """Summaries that are about to be deleted, by uid; the event is set when the DELETE is done."""
-        self._pairs: Queue[Pair] = fenced_queue(
+        self._pairs: Queue[ProfileMatch] = fenced_queue(
             "matches",
             self._reconcile_pair,
             lambda pair: pair.cluster.shard,
@@ -139,12 +140,12 @@ class ProfileController(Controller[ProfileKey]):
         for key, profile in self._caches.all_profiles():
             before, after = (match(key, profile.spec, item) for item in (old, new))
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
-                self._pairs.add(Pair(key, cluster))
+                self._pairs.add(ProfileMatch(key, cluster))
                 self._queue.add(key)
         # And the summaries of deleted profiles.
         for summary in self._caches.summaries.cache.by("cluster", cluster):
             if profile_key := cluster_summaries.profile_of(summary):
-                self._pairs.add(Pair(profile_key, cluster))
+                self._pairs.add(ProfileMatch(profile_key, cluster))
 
     def _summary_changed(self, change: Change[ClusterSummary]) -> None:
         old, new = change.old, change.new
@@ -152,8 +153,11 @@ class ProfileController(Controller[ProfileKey]):
             return
         it = new or old
         profile = cluster_summaries.profile_of(it) if it else None
+        if new is None:
+            for pair in self._taken:  # its name may be free now
+                self._pairs.add(pair)
         if it and profile:
-            self._pairs.add(Pair(profile, cluster_summaries.cluster_of(it)))
+            self._pairs.add(ProfileMatch(profile, cluster_summaries.cluster_of(it)))
             if new is None:
                 self._queue.add(profile)
 
@@ -165,7 +169,7 @@ class ProfileController(Controller[ProfileKey]):
 
     def _enqueue(self, key: ProfileKey, profile: SeenProfile | None) -> None:
         for cluster in self._clusters_of(key, profile):
-            self._pairs.add(Pair(key, cluster))
+            self._pairs.add(ProfileMatch(key, cluster))
 
     def _enqueue_all(self) -> None:
         if self._caches.settled:
@@ -174,12 +178,12 @@ class ProfileController(Controller[ProfileKey]):
                 self._enqueue(key, profile)
             for summary in list(self._caches.summaries.cache):
                 if key_of_profile := cluster_summaries.profile_of(summary):
-                    self._pairs.add(Pair(key_of_profile, cluster_summaries.cluster_of(summary)))
+                    self._pairs.add(ProfileMatch(key_of_profile, cluster_summaries.cluster_of(summary)))
 
     def _clusters_of(self, key: ProfileKey, profile: SeenProfile | None) -> set[ClusterKey]:
         """The clusters that the profile matches, and those that it has a summary for."""
         found = {cluster_summaries.cluster_of(summary) for summary in self._caches.summaries.cache.by("profile", key)}
-        return found | {key_of(item) for item in self._matching(key, profile)} if profile else found
+        return found | {cluster_key(item) for item in self._matching(key, profile)} if profile else found
 
     def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[AddonTarget]:
         """The clusters that the profile matches, without terminating ones."""
@@ -193,13 +197,17 @@ class ProfileController(Controller[ProfileKey]):
         labelled = () if spec.cluster_selector.empty else self._caches.targets(spec.cluster_selector.match_labels)
         seen: set[ClusterKey] = set()
         for target in (*named, *labelled):
-            if target and key_of(target) not in seen and match(key, spec, target) in (Verdict.WANTED, Verdict.LATER):
-                seen.add(key_of(target))
+            if (
+                target
+                and cluster_key(target) not in seen
+                and match(key, spec, target) in (Verdict.WANTED, Verdict.LATER)
+            ):
+                seen.add(cluster_key(target))
                 yield target
 
     # One profile on one cluster
 
-    async def _reconcile_pair(self, pair: Pair) -> float | None:
+    async def _reconcile_pair(self, pair: ProfileMatch) -> float | None:
         caches = self._caches
         # A cache that is not synced shows neither presence nor absence; the queue is filled again when it is.
         if not self._owner.owns(pair.cluster.shard) or not caches.settled:
@@ -226,7 +234,7 @@ class ProfileController(Controller[ProfileKey]):
                 await self._begin(pair, profile, target)
         return None
 
-    async def _begin(self, pair: Pair, profile: SeenProfile, target: AddonTarget) -> None:
+    async def _begin(self, pair: ProfileMatch, profile: SeenProfile, target: AddonTarget) -> None:
         body = cluster_summaries.new(pair.profile, profile.metadata.uid, profile.spec, target)
         try:
             written = await self._client.create(CLUSTER_SUMMARIES, body)
@@ -247,7 +255,9 @@ class ProfileController(Controller[ProfileKey]):
         self._taken.pop(pair, None)
         self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
 
-    async def _keep(self, pair: Pair, profile: SeenProfile, target: AddonTarget, summary: ClusterSummary) -> None:
+    async def _keep(
+        self, pair: ProfileMatch, profile: SeenProfile, target: AddonTarget, summary: ClusterSummary
+    ) -> None:
         """Update the summary to the profile's spec."""
         if summary.metadata.terminating or self.held(pair.profile, profile):
             return
@@ -267,12 +277,12 @@ class ProfileController(Controller[ProfileKey]):
                 {"op": "replace", "path": "/spec/clusterProfileSpec", "value": msgspec.to_builtins(spec)},
             ]
             await self._patch(summary, replaced)
-        remembered = cluster_summaries.remembered(profile.spec, target)
+        remembered = cluster_summaries.remembered_annotations(profile.spec, target)
         if any(meta.annotations.get(annotation) != value for annotation, value in remembered.items()):
             await self._patch(summary, {"metadata": {"uid": meta.uid, "annotations": remembered}})
         await self._warn(pair, profile, target)
 
-    async def _warn(self, pair: Pair, profile: SeenProfile, target: AddonTarget) -> None:
+    async def _warn(self, pair: ProfileMatch, profile: SeenProfile, target: AddonTarget) -> None:
         """Report on the summary whether the deletion of its cluster would not wait for the removal."""
 
         def change(status: ClusterSummaryStatus) -> ClusterSummaryStatus:
@@ -289,7 +299,7 @@ class ProfileController(Controller[ProfileKey]):
         written = await self._client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=meta.namespace)
         self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
 
-    async def _withdraw(self, pair: Pair, summary: ClusterSummary) -> None:
+    async def _withdraw(self, pair: ProfileMatch, summary: ClusterSummary) -> None:
         """Delete the summary; its own controller removes what was deployed, or leaves it.
 
         Decided by fresh reads, not from a cache that may be stale (docs/architecture.md, Fresh reads open gates).
@@ -423,7 +433,7 @@ class ProfileController(Controller[ProfileKey]):
             held,
             [*taken, *mistaken],
             unarmed=self._gated.why_not(profile, self._matching(key, profile)),
-            unavailable=validation.unavailable(self._matching(key, profile)) if holds(profile) else None,
+            unavailable=self._gated.unavailable(self._matching(key, profile)) if holds(profile) else None,
             served=profile.spec.cluster_deletion_behavior is not None,
             paused=is_paused(profile.metadata),
             reason=Reason.NAME_TAKEN if taken else Reason.UNKNOWN_VALUE,

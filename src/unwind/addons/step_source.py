@@ -12,7 +12,7 @@ from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.summary_status import Projections
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
-from unwind.api.meta import ref_of
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import (
     CLUSTER_UID_ANNOTATION,
     DELETION_BEHAVIOR_ANNOTATION,
@@ -22,6 +22,7 @@ from unwind.api.names import (
     Finalizer,
     Reason,
 )
+from unwind.api.policies import SourceKind
 from unwind.api.sveltos import (
     CLUSTER_PROFILES,
     CLUSTER_SUMMARIES,
@@ -34,23 +35,23 @@ from unwind.api.sveltos import (
 from unwind.api.unwind import Effort
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
-from unwind.members.targets import AddonTarget, ClusterKey, key_of
+from unwind.members.targets import AddonTarget, ClusterKey, cluster_key
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice, lost_step
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepPause, StepTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from unwind.addons.caches import AddonCaches, SeenProfile
-    from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Step
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.releases import Releases
+    from unwind.removal.helm_releases import Releases
     from unwind.teardown.status import StepReport
+    from unwind.teardown.step_sources import ClusterVoices, StepPolicies
 
 _EFFORTS = {
     ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
@@ -66,6 +67,9 @@ class AddonAdopter(Protocol):
         """Adopt the objects of a summary; return the Helm releases that are not adopted. Raises if the member does not
         answer."""
 
+    def had_owner(self, target: AddonTarget, name: str) -> bool:
+        """Whether a ClusterSummary of this name deployed to the cluster from a former management cluster."""
+
 
 class SummarySteps(FollowedSource):
     """The steps of clusters with add-ons from profiles."""
@@ -77,11 +81,16 @@ class SummarySteps(FollowedSource):
         *,
         releases: Releases | None = None,
         moved: AddonAdopter | None = None,
+        policies: StepPolicies | None = None,
     ) -> None:
-        """`releases`: uninstalls Helm releases. `moved`: adopts what was deployed from a former management cluster."""
+        """`releases`: uninstalls Helm releases. `moved`: adopts what was deployed from a former management cluster.
+        `policies`: TeardownPolicies, whose voices count besides those of profiles."""
         self._client = client
         self._caches = caches
         self._moved = moved
+        self._policies = policies
+        self._targets: set[Key] = set()
+        """The clusters whose steps were asked for their terms."""
         self._remover = InventoryRemover(releases)
         self._projections = Projections(client, caches.summaries)
 
@@ -93,12 +102,40 @@ class SummarySteps(FollowedSource):
         return (owner.group, owner.kind) == (CLUSTER_SUMMARIES.group, CLUSTER_SUMMARIES.kind)
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
-        del gone  # its summaries carry its uid
         if not isinstance(target, AddonTarget):
             return SourceSteps()  # it gets no add-ons
-        found = await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
-        steps = [await self._adopted(step, target) for step in found.steps]
+        found = await read_steps(
+            self._client,
+            target,
+            backed=lambda one: not self._caches.unbacked(one, target),
+            had_owner=partial(self._moved.had_owner, target) if self._moved else lambda _: False,
+        )
+        # The summaries carry the uid of a cluster that is gone.
+        decided = found.steps if gone else await self._decided(target, found.steps)
+        steps = [await self._adopted(step, target) for step in decided]
         return msgspec.structs.replace(found, steps=tuple(steps), warnings=tuple(self._paused_steps(found.steps)))
+
+    async def _decided(self, target: ClusterTarget, steps: Sequence[SourceStep]) -> Sequence[SourceStep]:
+        """The steps with the efforts that profiles and policies decide together."""
+        if self._policies is None or not steps:
+            return steps
+        voices = await self._policies.of(target)
+        return [merged(voices, step) for step in steps]
+
+    def _conflict(self, step: Step, target: ClusterTarget, summary: ClusterSummary | None) -> StepPause | None:
+        """Why policies do not allow to remove a step now."""
+        if self._policies is None or step.effort == Effort.LEAVE:
+            return None
+        self._targets.add(Key(target.ref.namespace, target.ref.name))
+        profile = _profile(summary) if summary else ProfileKey(CLUSTER_SUMMARIES.kind, "", step.object.name)
+        own, own_from = effort(summary) if summary else None, _own_from(step.name)
+        named = ObjectRef(kind=profile.kind, namespace=profile.namespace, name=profile.name)
+        pause = self._policies.conflict(step, SourceKind.PROFILE, target, named=named, own=own, own_from=own_from)
+        if pause is None and step.effort_from and own is Effort.LEAVE:
+            # The policy that enforced it is gone, and the plan is frozen. Leave wins all the same.
+            why = f"{own_from} says Leave: nothing of it is deleted until it is changed"
+            return StepPause(step.object, own_from, why=why, reason=Reason.POLICY_CONFLICT, actor="its author")
+        return pause
 
     async def _adopted(self, step: SourceStep, target: AddonTarget) -> SourceStep:
         """The step, after its objects from a former management cluster are adopted. If that is not possible, an
@@ -134,7 +171,6 @@ class SummarySteps(FollowedSource):
         return pause_of(summary, self._caches.profile_of_summary(summary))
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
-        del target
         if step.name == lost_step(step.object):
             return StepTerms(
                 left=f"{step.object} was deleted before it, so how to remove it is not known",
@@ -144,14 +180,15 @@ class SummarySteps(FollowedSource):
         key = profile_of(summary) if summary else None
         profile = self._caches.profile(key) if key else None
         annotations = profile.metadata.annotations if profile else {}
+        ours = summary if summary and summary.metadata.uid == step.object.uid else None
         return StepTerms(
             take_along=annotations.get(TAKE_ALONG_ANNOTATION) == "true",
             volumes=volume_policy(annotations),
-            left="LeavePolicies: left in place",
-            gave_up="RemovePolicies: timed out",
-            decided_by=f"clusterDeletionBehavior of {step.name}",
-            said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
-            paused=self._pause(step.object),
+            left="a TeardownPolicy says Leave" if step.effort_from else "LeavePolicies: left in place",
+            gave_up="best-effort time exceeded" if step.effort_from else "RemovePolicies: timed out",
+            decided_by=step.effort_from or _own_from(step.name),
+            said=said_of(ours) if ours else (),
+            paused=self._pause(step.object) or self._conflict(step, target, ours),
         )
 
     def step_reported(self, step: Step, report: StepReport, target: ClusterTarget) -> None:
@@ -182,6 +219,19 @@ class SummarySteps(FollowedSource):
         for profiles in (self._caches.cluster_profiles, self._caches.profiles):
             profiles.subscribe(partial(tell, profiles.view.resource.kind))
 
+        def tell_all() -> None:
+            for key in self._targets:
+                changed(key)
+
+        def tell_summary(change: Change[ClusterSummary]) -> None:
+            old, new = change.old, change.new
+            if old and new and behaviour(old) != behaviour(new) and (key := _capi_key(new)) in self._targets:
+                changed(key)
+
+        if self._policies:
+            self._policies.follow(tell_all)
+            self._caches.summaries.subscribe(tell_summary)
+
     def targets(self) -> Collection[Key]:
         return {key for summary in self._caches.summaries.cache if (key := _capi_key(summary))}
 
@@ -203,16 +253,51 @@ class SummarySteps(FollowedSource):
 
 
 async def read_steps(
-    client: Client, target: AddonTarget, *, backed: Callable[[ClusterSummary], bool] = lambda _: False
+    client: Client,
+    target: AddonTarget,
+    *,
+    backed: Callable[[ClusterSummary], bool] = lambda _: False,
+    had_owner: Callable[[str], bool] = lambda _: False,
 ) -> SourceSteps:
-    """The steps of a cluster, read from the API server. `backed`: whether a profile backs a summary.
+    """The steps of a cluster, read from the API server. `backed`: whether a profile backs a summary. `had_owner`:
+    whether a summary of this name deployed to the cluster from a former management cluster.
 
     A summary with neither a profile nor an Inventory of its own is not a step: the manager deployed nothing for it.
     """
-    found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-    here = [summary for summary in msgspec.convert(found, list[ClusterSummary]) if is_on_cluster(summary, target)]
-    here.sort(key=lambda one: one.metadata.name)
-    return SourceSteps(steps=tuple(step_of(item, required=backed(item)) for item in here))
+    found = msgspec.convert(await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace), list[ClusterSummary])
+    found.sort(key=lambda one: one.metadata.name)
+    here = [summary for summary in found if is_on_cluster(summary, target)]
+    stale = [one for one in found if is_restored(one, target) and had_owner(one.metadata.name)]
+    return SourceSteps(
+        steps=tuple(step_of(item, required=backed(item)) for item in here), said=tuple(map(_said_of_restored, stale))
+    )
+
+
+def is_restored(summary: ClusterSummary, target: AddonTarget) -> bool:
+    """Whether an enforced summary is from a backup: it names the cluster by the uid that it had before (pure)."""
+    named = cluster_of(summary) == cluster_key(target)
+    return named and not is_on_cluster(summary, target) and effort(summary) is Effort.ENFORCE
+
+
+def _said_of_restored(summary: ClusterSummary) -> TeardownNotice:
+    # Its profile could not create a summary of its own, which would have adopted the objects.
+    it = ref_of(CLUSTER_SUMMARIES, summary.metadata)
+    message = (
+        f"{it} is from a backup, and its profile did not adopt its objects on this cluster; delete it to continue"
+        " without removing them"
+    )
+    return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.MOVED, message)
+
+
+def merged(voices: ClusterVoices, step: SourceStep) -> SourceStep:
+    """The step of a profile with the effort that the profile and the policies of its cluster decide together (pure)."""
+    draft = step.draft
+    named = ObjectRef(kind=draft.kind, namespace=draft.namespace, name=draft.declared)
+    return voices.merged(SourceKind.PROFILE, named, step, own_from=_own_from(draft.name))
+
+
+def _own_from(step: str) -> str:
+    return f"clusterDeletionBehavior of {step}"
 
 
 def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
@@ -226,6 +311,8 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
             namespace=profile.namespace,
             declared=profile.name,
             depends_on=summary.spec.cluster_profile_spec.depends_on,
+            source=SourceKind.PROFILE.value,
+            ordered=bool(summary.spec.cluster_profile_spec.depends_on),
             effort=Effort.LEAVE if isinstance(behaves, Unknown) else _EFFORTS[behaves],
         ),
         said=said_of(summary),
@@ -289,7 +376,7 @@ def is_on_cluster(summary: ClusterSummary, target: AddonTarget) -> bool:
     """Whether a summary belongs to this cluster, by uid (pure)."""
     # An earlier cluster of the same name had its own summaries.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
-    return cluster_of(summary) == key_of(target) and made_for == target.ref.uid
+    return cluster_of(summary) == cluster_key(target) and made_for == target.ref.uid
 
 
 def _profile(summary: ClusterSummary) -> ProfileKey:

@@ -20,7 +20,7 @@ from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType, FeatureStatus, SyncMode
 from unwind.api.unwind import Cause
-from unwind.concurrency import unless
+from unwind.concurrency import gather_limited, unless
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
@@ -314,7 +314,7 @@ class SummaryController(Controller[Key]):
                 return
             if not work.dry_run and not self._is_held(target):
                 # Before the first object is created: without the finalizer the objects could be orphaned.
-                await credentials.hold(self._client, target)
+                await gather_limited((credentials.hold_secret(self._client, target), work.intend()), limit=2)
             self._writer.mention(summary, work.begun)
             self._prunes[summary.metadata.uid] = target, work.prunes
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from unwind.deploy.reports import DeploymentReport
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm
+    from unwind.inventory.writer import Records
     from unwind.kube.client import Client
     from unwind.members.member import Member
     from unwind.members.targets import AddonTarget
@@ -184,6 +185,9 @@ class DeploymentTask:
             changed=lambda: self._news(),  # noqa: PLW0108 - it is set later
         )
         """They remove objects that are no longer in the profile."""
+        self._plain = not asked and not any(source.local for source in found)
+        self.intended: Records | None = None
+        """Its objects, as far as they were recorded in advance."""
         self._landed: Callable[[], None] = lambda: None
         self._news: Callable[[], None] = lambda: None
 
@@ -199,6 +203,16 @@ class DeploymentTask:
             for feature in self._hashes
         ]
 
+    async def intend(self) -> None:
+        """Record the objects of a first deployment in advance. Errors are reported when it runs."""
+        if not (self._first and self._plain) or self.dry_run or self.intended:
+            return
+        with suppress(UnwindError):
+            async with self._shared.deps.members.member(self._target) as member:
+                self.intended = await manifests.intend(
+                    member, self._shared.deps.inventories, self._owner, self._sources
+                )
+
     async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> DeploymentResult:
         """Run the deployment. Raises if the member cannot be reached, or the summary is being removed.
 
@@ -207,7 +221,7 @@ class DeploymentTask:
         """
         self._news = news
         done = DeploymentResult(report="" if self.dry_run else None)
-        if self._first and not self._charts and not any(source.local for source in self._sources):
+        if self._first and self._plain:
             self._landed = landed
         async with self._shared.deps.members.member(self._target) as member:
             if not self.dry_run:
@@ -261,7 +275,14 @@ class DeploymentTask:
         if self.dry_run:
             return await dry_run.rehearse(member, shared.deps.inventories, owner, found, within=within)
         report = await manifests.deploy(
-            member, shared.deps.inventories, owner, found, within=within, first=first, landed=self._landed
+            member,
+            shared.deps.inventories,
+            owner,
+            found,
+            within=within,
+            first=first,
+            intended=self.intended if first else None,
+            landed=self._landed,
         )
         if self._first:
             return report
@@ -286,7 +307,7 @@ class DeploymentTask:
         for chart in self._charts:
             conflict = failure = ""
             try:
-                deployed = await helm_install.deploy(
+                deployed = await helm_install.install_or_upgrade(
                     self._shared.helm, member, chart, owner=self._owner, book=self._book(member, chart)
                 )
                 taken_from |= {deployed.taken_from} - {""}
@@ -381,6 +402,9 @@ class _Ready(NamedTuple):
     profile: SeenProfile | None
     work: DeploymentTask
 
+    def is_for(self, summary: ClusterSummary, profile: SeenProfile | None) -> bool:
+        return self.matters == matters(summary) and self.profile == profile
+
 
 class Preparations:
     """Deployments that were read ahead, with the state that they were read for. A change of that state is an event,
@@ -392,19 +416,23 @@ class Preparations:
     async def make(
         self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> None:
-        """Prepare the deployment of a summary."""
-        self.forget(summary)
+        """Prepare the deployment of a summary, and record its objects."""
+        before = self._ready.pop(summary.metadata.uid, None)
         with suppress(UnwindError):  # reported when it is its turn
             work = await deploying.prepare(summary, profile, target)
-            if work:
-                self._ready[summary.metadata.uid] = _Ready(matters(summary), profile, work)
+            if work is None:
+                return
+            if before and before.is_for(summary, profile):
+                work.intended = before.work.intended
+            await work.intend()
+            self._ready[summary.metadata.uid] = _Ready(matters(summary), profile, work)
 
     async def take(
         self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> DeploymentTask | None:
         """The deployment of a summary; None if it is already done."""
         ready = self._ready.pop(summary.metadata.uid, None)
-        if ready and ready.matters == matters(summary) and ready.profile == profile:
+        if ready and ready.is_for(summary, profile):
             return ready.work
         return await deploying.prepare(summary, profile, target)
 

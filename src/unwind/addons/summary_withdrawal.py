@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.decoding import Key
     from unwind.members.targets import AddonTarget
-    from unwind.removal.releases import Releases
-    from unwind.teardown.release import LetGo
+    from unwind.removal.helm_releases import Releases
+    from unwind.teardown.force_release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.withdrawal_records import WithdrawalRecords
@@ -268,12 +268,12 @@ class SummaryWithdrawal:
     async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Remove our finalizer from the summary, and unmark the cluster's credentials with the last one."""
         if not self._needs_credentials(summary):
-            anchor = target or cluster_summaries.cluster_gone(summary)
-            if target or not self._caches.reached_by(anchor):
-                await credentials.let_go(self._client, anchor)
+            cluster = target or cluster_summaries.cluster_gone(summary)
+            if target or not self._caches.reached_by(cluster):
+                await credentials.let_go(self._client, cluster)
             if target and self._needs_credentials(summary):
                 # A new summary appeared meanwhile and found the Secret still marked.
-                await credentials.hold(self._client, anchor)
+                await credentials.hold_secret(self._client, cluster)
         await self._writer.set_finalizer(summary, wanted=False)
 
     def _needs_credentials(self, last: ClusterSummary) -> bool:

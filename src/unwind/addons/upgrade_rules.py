@@ -158,7 +158,7 @@ SOON = 2
 
 def after(add_ons: Iterable[AddOn]) -> Wait | None:
     """Wait until each add-on is deployed as its current profile says."""
-    missing = [why for on in add_ons if not on.dry_run and (why := unsettled(on))]
+    missing = [why for on in add_ons if not on.dry_run and (why := undeployed(on))]
     return waiting(missing) if missing else None
 
 
@@ -167,7 +167,7 @@ def waiting(missing: Iterable[str]) -> Wait:
     return Wait(f"waiting for add-ons to be Provisioned: {several(missing)}", SOON)
 
 
-def unsettled(it: AddOn) -> str:
+def undeployed(it: AddOn) -> str:
     """Why an add-on is not deployed yet; empty if it is, or if Unwind does not deploy it."""
     if it.features is None:
         return "" if it.refused else f"{it.profile} is not deployed yet"

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.events import Recorder
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import GateStatus
+    from unwind.teardown.gate import ChosenGates, GateStatus
 
 
 _FIELDS = (
@@ -325,12 +325,25 @@ class Gated:
     """Computes the conditions GateNotArmed and GateNotAvailable of profiles and ClusterSummaries. Without a gate there
     is no GateNotArmed."""
 
-    def __init__(self, gate: GateStatus | None, recorder: Recorder | None, changed: Callable[[], None]) -> None:
-        """`changed`: called when the result may have changed."""
+    def __init__(
+        self,
+        gate: GateStatus | None,
+        recorder: Recorder | None,
+        changed: Callable[[], None],
+        chosen: ChosenGates | None = None,
+    ) -> None:
+        """`changed`: called when the result may have changed. `chosen`: the gates that policies choose."""
         self._gate = gate
         self._recorder = recorder
+        self._chosen = chosen
         if gate:
             gate.subscribe(changed)
+        if chosen:
+            chosen.follow(changed)
+
+    def unavailable(self, clusters: Iterable[AddonTarget]) -> GateFault | None:
+        """Why the deletion of some of these clusters can never wait for Unwind. Clusters with another gate can."""
+        return unavailable(it for it in clusters if not (self._chosen and self._chosen.holds(it)))
 
     def why_not(self, profile: SeenProfile, clusters: Iterable[AddonTarget]) -> GateFault | Unknown | None:
         """Why deletions of some matching clusters are not blocked; Unknown until the gate status is known."""
@@ -345,7 +358,7 @@ class Gated:
     ) -> tuple[Condition, ...]:
         """The conditions of a profile's ClusterSummary for this cluster; the same tuple if nothing changes."""
         held = [target] if holds(profile) else []
-        faults = [(ConditionType.GATE_NOT_AVAILABLE, unavailable(held))]
+        faults = [(ConditionType.GATE_NOT_AVAILABLE, self.unavailable(held))]
         if not isinstance(fault := self.why_not(profile, held), Unknown):
             faults.append((ConditionType.GATE_NOT_ARMED, fault))
         after = before

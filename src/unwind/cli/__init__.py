@@ -37,7 +37,7 @@ def app(asked: Sequence[str] = ()) -> App:
         # The command list shows one line per command without importing it; `unwind COMMAND --help` shows the docstring.
         unwind.command(where, name=name, help=None if name in asked[:1] else help)
 
-    command("unwind.cli.demo:demo", name="demo", help="Run a demonstration on a local control plane.")
+    command("unwind.cli.demo:demo", name="demo", help="Run a demonstration, locally or on an existing cluster.")
     command("unwind.cli.install:install", name="install", help="Install or upgrade Unwind in a cluster.")
     command("unwind.cli.uninstall:uninstall", name="uninstall", help="Remove Unwind from a cluster.")
     command("unwind.cli.run:run", name="run", help="Run the manager: controllers, webhooks and hooks.")
@@ -60,6 +60,7 @@ def app(asked: Sequence[str] = ()) -> App:
         name="release",
         help="Force-release a blocked cluster and record what is left behind.",
     )
+    command("unwind.dashboard.command:dashboard", name="dashboard", help="Show all of this as a web page.")
     command("unwind.cli.protect:protect", name="protect", help="Protect an object from deletion.")
     command("unwind.cli.protect:unprotect", name="unprotect", help="Remove the deletion protection of an object.")
     command("unwind.cli.deleters:deleters", name="deleters", help="List the deleters and their order.")

@@ -72,7 +72,8 @@ Target = Annotated[
     Parameter(
         name="TARGET",
         completer=complete_targets,
-        help="A cluster (cluster/NAME, or NAME), clusterprofile/NAME, profile/NAME, ns/NAME, crd/NAME, any KIND/NAME.",
+        help="A cluster (cluster/NAME, or NAME), clusterprofile/NAME, profile/NAME, ns/NAME, crd/NAME, any KIND/NAME,"
+        " or a Helm release (release/NAME).",
     ),
 ]
 Place = Annotated[

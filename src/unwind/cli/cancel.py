@@ -85,7 +85,7 @@ async def cancel(
     """
     within = seconds_of(timeout, option="--timeout") or 0.0
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-cancel") as client:
-        every = teardowns.readable(await teardowns.listed(client, TEARDOWNS))
+        every = teardowns.readable(await teardowns.list_kind(client, TEARDOWNS))
         found = _pick(teardowns.chosen(every, teardown, namespace), teardown, namespace)
         try:
             async with asyncio.timeout(within):
@@ -128,7 +128,7 @@ def _pick(found: Sequence[Teardown], wanted: str, namespace: str | None) -> Tear
             + (", or leave the rest with `unwind release`" if item.spec.cause in _RELEASABLE else ""),
         )
     raise UnwindError(
-        f"no teardown{teardowns.described(wanted, namespace)} found", remedy="list them with `unwind status`"
+        f"no teardown{teardowns.selection_suffix(wanted, namespace)} found", remedy="list them with `unwind status`"
     )
 
 

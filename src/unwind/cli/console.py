@@ -54,7 +54,7 @@ def announce(line: str) -> None:
     err.print(line, markup=False)
 
 
-def ask(question: str, *, expected: str) -> None:
+def confirm(question: str, *, expected: str) -> None:
     """Ask for a confirmation; raises UnwindError if the answer differs from `expected` or stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UnwindError("cannot ask for confirmation: stdin is not a terminal", remedy="use --yes")

@@ -10,11 +10,14 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from unwind.api.annotation_values import VolumePolicy
+from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectRef
+from unwind.api.names import DELETE_FIELD_MANAGER, PAUSED_ANNOTATION, PAUSED_BY_GATE
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Phase
-from unwind.cli import console, plan
+from unwind.capi.gate_policies import DELETIONS
+from unwind.cli import console, helm_releases, plan
 from unwind.cli.arguments import (
     Context,
     Home,
@@ -29,7 +32,7 @@ from unwind.cli.ledger import LedgerRow, of_inventory
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.concurrency import to_tell
-from unwind.errors import TimedOutError, UnwindError
+from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.install import rivals
 from unwind.inventory.inventories import Inventories
 from unwind.kube import decoding
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from unwind.kube.discovery import Named
     from unwind.preview.object_preview import Foreseen
 
+_FORBIDDEN = 403
 _SHOWN = 3
 
 
@@ -71,6 +75,7 @@ async def delete(
     /,
     *,
     namespace: Place = None,
+    cluster: helm_releases.OnCluster = None,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")] = False,
     max_objects: Annotated[
         int | None,
@@ -90,10 +95,28 @@ async def delete(
 
     Shows the plan and asks for the name of the target first. A cluster, member or profile is deleted directly, and the
     manager removes its dependents; for any other object a Teardown is created, which the manager runs. A protected
-    object refuses the request before anything is deleted. Exit codes: 0 the target is gone; 1 refused, failed or kept;
-    3 timed out.
+    object refuses the request before anything is deleted. What a Kustomization or HelmRelease of Flux or a
+    HelmReleaseProxy deployed is verified absent. A Helm release (release/NAME) is uninstalled by the command itself,
+    with the rights of its user and without a manager. Exit codes: 0 the target is gone; 1 refused, failed or kept; 3
+    timed out.
     """
     within = seconds_of(timeout, option="--timeout")
+    helm_releases.check_cluster(target, cluster)
+    if helm_releases.release_name(target):
+        async with helm_releases.release_place(
+            target,
+            namespace=namespace,
+            cluster=cluster,
+            kubeconfig=kubeconfig,
+            context=context,
+            user_agent="unwind-delete",
+        ) as place:
+            if not wait:
+                raise UsageError("--no-wait does not apply to a release", remedy="the command itself uninstalls it")
+            await _delete_release(
+                place, VolumePolicy(volumes), yes=yes, max_objects=max_objects, within=within, output=output
+            )
+        return
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-delete") as client:
         named = await resolve_target(
@@ -106,7 +129,7 @@ async def delete(
                 f"cannot delete {named}: not found ({error})", remedy="check its name and --namespace"
             ) from error
         if output == "table":
-            console.show(plan.table(seen))
+            console.show(plan.preview_table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
         if not await rivals.alive(client, unwind_namespace):
@@ -115,7 +138,7 @@ async def delete(
                 remedy="start one with `unwind run`",
             )
         if not yes:
-            console.ask(f"\nType the name of {seen.title} to delete it: ", expected=named.name)
+            console.confirm(f"\nType the name of {seen.title} to delete it: ", expected=named.name)
         try:
             async with asyncio.timeout(within):
                 outcome = await _carried_out(
@@ -136,6 +159,36 @@ async def delete(
     if output == "json":
         console.show_json(outcome)
     _conclude(outcome, seen, wait=wait, quiet=output == "json")
+
+
+async def _delete_release(
+    place: helm_releases.ReleasePlace,
+    volumes: VolumePolicy,
+    *,
+    yes: bool,
+    max_objects: int | None,
+    within: float | None,
+    output: Literal["table", "json"],
+) -> None:
+    seen = await place.foresee(volumes)
+    if output == "table":
+        console.show(plan.preview_table(seen))
+    refuse(seen, max_objects)
+    if not place.has_helm:
+        raise UnwindError(f"cannot delete {seen.title}: the helm program is not installed", remedy="install Helm 3")
+    if not yes:
+        console.confirm(f"\nType the name of {seen.title} to delete it: ", expected=place.name.name)
+    try:
+        async with asyncio.timeout(within):
+            left = await place.delete(seen.target, volumes, quiet=output == "json")
+    except TimeoutError:
+        raise TimedOutError(
+            f"timed out waiting for {seen.title} to be deleted", remedy="run the command again to continue"
+        ) from None
+    outcome = DeleteResult(target=seen.target, objects=plan.total(seen), gone=True, left=left)
+    if output == "json":
+        console.show_json(outcome)
+    _conclude(outcome, seen, wait=True, quiet=output == "json")
 
 
 def refuse(seen: Foreseen, max_objects: int | None) -> None:
@@ -181,7 +234,10 @@ async def _carried_out(
 
     async def ask() -> None:
         try:
-            await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
+            if (named.resource.group, named.resource.kind) == (CLUSTERS.group, CLUSTERS.kind):
+                await _delete_cluster(client, named, uid)
+            else:
+                await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
         except NotFoundError:
             pass  # already gone
         except ConflictError as error:
@@ -202,6 +258,29 @@ async def _carried_out(
         raise to_tell(failures) from None
     record = following.teardown
     return _outcome(seen, record, gone=True, left=await _left(client, home, record) if record else ())
+
+
+async def _delete_cluster(client: Client, named: Named, uid: str) -> None:
+    """Delete a Cluster. With the gate Admission the API server refuses that, unless Cluster API is paused for it; the
+    manager continues it when its gate opens."""
+    try:
+        await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
+    except ApiError as error:
+        if error.code != _FORBIDDEN or DELETIONS not in error.status.message:
+            raise
+    else:
+        return
+    await _set_paused(client, named, uid, PAUSED_BY_GATE)
+    try:
+        await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
+    except ApiError:
+        await _set_paused(client, named, uid, None)
+        raise
+
+
+async def _set_paused(client: Client, named: Named, uid: str, value: str | None) -> None:
+    patch = {"metadata": {"uid": uid, "annotations": {PAUSED_ANNOTATION: value}}}
+    await client.patch(named.resource, named.name, patch, namespace=named.where, field_manager=DELETE_FIELD_MANAGER)
 
 
 async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> None:

@@ -9,10 +9,10 @@ import msgspec
 from cyclopts import Parameter
 
 from unwind.api import selectors
-from unwind.api.crds import groups
+from unwind.api.crds import api_groups
 from unwind.api.features import DEFAULT, Feature, parse, written
 from unwind.api.rights import HOME, Setting
-from unwind.api.workload import Workload
+from unwind.api.workload import ManagerWorkload
 from unwind.cli import console
 from unwind.cli.arguments import Context, Kubeconfig, Namespace, words
 from unwind.errors import UsageError
@@ -111,7 +111,7 @@ async def install(
         hook_settings=pairs("--hook-setting", hook_setting or ()),
         inject_ca=inject_ca_from_secret,
         authorized_groups=None if authorized_groups is None else tuple(words(authorized_groups)),
-        workload=Workload(image=image, replicas=replicas) if image else None,
+        workload=ManagerWorkload(image=image, replicas=replicas) if image else None,
     )
     if dry_run:
         console.show_objects(manifests(setting), output or "yaml")
@@ -171,6 +171,6 @@ def crds(
     output: Annotated[console.DocumentFormat, Parameter(name=["--output", "-o"], help="Output format.")] = "yaml",
 ) -> None:
     """Print the CustomResourceDefinitions: `unwind crds | kubectl apply --server-side -f -`."""
-    if group is not None and group not in groups():
-        raise UsageError(f"unknown group {group!r} (valid: {', '.join(groups())})")
+    if group is not None and group not in api_groups():
+        raise UsageError(f"unknown group {group!r} (valid: {', '.join(api_groups())})")
     console.show_objects(crd_manifests(group), output)

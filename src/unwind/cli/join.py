@@ -63,7 +63,7 @@ async def join(
     )
     options.check()
     here = kubeconfigs.load(kubeconfig, context=context)
-    there = way_to(cluster_kubeconfig, cluster_context)
+    there = join_way(cluster_kubeconfig, cluster_context)
     async with Client(here, user_agent="unwind-join") as home, Client(there, user_agent="unwind-join") as member:
         if dry_run:
             console.show_objects(await karmada_join.rehearse(home, member, options), output or "yaml")
@@ -75,7 +75,7 @@ async def join(
     console.out.print(f"{joined.name} joined (cluster ID {joined.id})")
 
 
-def way_to(file: Path, context: str | None) -> ClusterConnection:
+def join_way(file: Path, context: str | None) -> ClusterConnection:
     try:
         return kubeconfigs.load(file, context=context)
     except UnwindError as error:

@@ -20,6 +20,7 @@ from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
+from unwind.drain import rules
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
     from rich.console import RenderableType
+
+    from unwind.api.unwind import Entry
 
 Form = Literal["table", "json", "yaml"]
 
@@ -49,6 +52,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     removed: bool = False
     """Not left behind: it is gone, and the entry records what Unwind did for that, such as removing the finalizer of
     an operator that was not running."""
+    costs: str = ""
+    """What it stands for outside the cluster, and who created it, if it costs money."""
     reason: str
     message: str = ""
     by: str
@@ -105,6 +110,9 @@ async def ledger(
     namespace: Annotated[
         str | None, Parameter(name=["--namespace", "-n"], help="Show only clusters in this namespace.")
     ] = None,
+    costs: Annotated[
+        bool, Parameter(negative="", help="Show only objects that cost money: load balancers, volumes, node pools.")
+    ] = False,
     output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -114,20 +122,23 @@ async def ledger(
     Read from Inventories and Teardowns, which are deleted some days after they finish (`unwind run --keep-teardowns`).
     """
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-ledger") as client:
-        whole = await read(client, cluster, namespace)
+        whole = await read_ledger(client, cluster, namespace)
+    if costs:
+        whole = Ledger(left=tuple(row for row in whole.left if row.costs))
     if output == "json":
         console.show_json(msgspec.to_builtins(whole))
     elif output == "yaml":
         console.show_objects([msgspec.to_builtins(whole)], "yaml")
     elif whole.left or whole.released or whole.set_aside or whole.not_verified:
-        console.show(table(whole))
+        console.show(ledger_table(whole, costs=costs))
     else:
-        console.announce(f"No objects were left behind{teardowns.described(cluster, namespace)}.")
+        what = "Nothing that costs money was" if costs else "No objects were"
+        console.announce(f"{what} left behind{teardowns.selection_suffix(cluster, namespace)}.")
 
 
-async def read(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
+async def read_ledger(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
     """The ledger of a cluster, or of all clusters; the latest entries first."""
-    found = await teardowns.listed(client, TEARDOWNS)
+    found = await teardowns.list_kind(client, TEARDOWNS)
     every_one = teardowns.readable(found)
     selected = teardowns.chosen(every_one, cluster, namespace)
     # A deleted cluster may also be given by the name of its Teardown, which is its uid.
@@ -191,11 +202,22 @@ def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
                 owner=str(inventory.spec.owner),
                 kept=entry.kept or entry.adopted,
                 removed=removed,
+                costs=_costs(inventory, entry),
                 reason=note.reason,
                 message=note.message,
                 by=note.by,
                 at=note.at,
             )
+
+
+# Besides what drains record. Whether a Service has a load balancer is not recorded.
+_COSTLY = frozenset({"PersistentVolumeClaim", "PersistentVolume", "Ingress", "Gateway", "NodePool"})
+
+
+def _costs(inventory: Inventory, entry: Entry) -> str:
+    if inventory.spec.owner.group == INVENTORIES.group and inventory.spec.owner.kind == rules.KIND:
+        return entry.source or entry.object.kind
+    return entry.object.kind if entry.object.kind in _COSTLY else ""
 
 
 def standing(inventory: Inventory) -> list[ObjectRef]:
@@ -207,8 +229,8 @@ def standing(inventory: Inventory) -> list[ObjectRef]:
     ]
 
 
-def table(whole: Ledger) -> RenderableType:
-    """The ledger as text: force-releases first, then each object."""
+def ledger_table(whole: Ledger, *, costs: bool = False) -> RenderableType:
+    """The ledger as text: force-releases first, then each object. `costs`: with what it stands for."""
     parts: list[RenderableType] = []
     for item in whole.released:
         release = item.release
@@ -225,20 +247,22 @@ def table(whole: Ledger) -> RenderableType:
     if parts and whole.left:
         parts.append(Text())
     if whole.left:
-        parts.append(_objects(whole.left))
+        parts.append(_objects(whole.left, costs=costs))
     return Group(*parts)
 
 
-def _objects(left: Sequence[LedgerRow]) -> Table:
+def _objects(left: Sequence[LedgerRow], *, costs: bool) -> Table:
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("CLUSTER", "OBJECT", "REASON", "BY"):
+    for heading in ("CLUSTER", "OBJECT", *(["COSTS"] if costs else []), "REASON", "BY"):
         shown.add_column(heading, overflow="fold")
     shown.add_column("TIME", no_wrap=True)
     for row in left:
         why = f"{row.reason}: {row.message}" if row.message else row.reason
         when = row.at.strftime("%Y-%m-%d %H:%M") if row.at else ""
         # Cells are plain text, never markup.
-        shown.add_row(*(Text(cell) for cell in (row.cluster, str(row.object), why, row.by, when)))
+        shown.add_row(
+            *(Text(cell) for cell in (row.cluster, str(row.object), *([row.costs] if costs else []), why, row.by, when))
+        )
     return shown
 
 

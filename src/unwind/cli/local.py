@@ -108,6 +108,13 @@ directory KUBEBUILDER_ASSETS, the PATH or the cache, and are otherwise built fro
 
 PARTS = ("nodes", "helm", "capi", "cloud")
 Name = Annotated[str, Parameter(help="The name of the control plane; several can run side by side.")]
+Kubernetes = Annotated[
+    str,
+    Parameter(
+        help=f"The minor version of Kubernetes: {', '.join(tools.KUBERNETES_MINORS)}. Its servers are built here; "
+        "binaries from elsewhere, whose version is not known, are not used. Default: UNWIND_KUBERNETES."
+    ),
+]
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 
@@ -136,6 +143,7 @@ async def up(
             "Needs root, and nodes in --with."
         ),
     ] = None,
+    kubernetes: Kubernetes = "",
     foreground: Annotated[
         bool,
         Parameter(
@@ -145,7 +153,7 @@ async def up(
     output: Output = "table",
 ) -> None:
     """Start a control plane in the background."""
-    shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay, image=image)
+    shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay, image=image, kubernetes=kubernetes)
     with BuildProgress() as progress:
         toolbox = await equip(shape, progress)
     order = supervisor.Order(name=name, shape=shape, toolbox=toolbox)
@@ -160,7 +168,7 @@ async def up(
         home,
         order,
         announce=_announce,
-        ready=lambda: _told(supervisor.existing(name), output),
+        ready=lambda: _told(supervisor.existing_plane(name), output),
         until=supervisor.until_signalled(),
     )
 
@@ -214,7 +222,7 @@ def kubeconfig(
     path: Annotated[bool, Parameter(negative="", help="Print the path of the file instead of its content.")] = False,
 ) -> None:
     """Print the kubeconfig of a cluster: `export KUBECONFIG=$(unwind local kubeconfig --path)`."""
-    clusters = _clusters(supervisor.existing(name))
+    clusters = _clusters(supervisor.existing_plane(name))
     wanted = member or MANAGEMENT
     if wanted not in clusters:
         raise UnwindError(
@@ -239,7 +247,7 @@ async def cluster(
     output: Output = "table",
 ) -> None:
     """Create a Cluster API Cluster with a member as its workload cluster, and wait until it is Available."""
-    record = supervisor.existing(name)
+    record = supervisor.existing_plane(name)
     if not record.shape.capi:
         raise UnwindError(
             f"Cluster API is not installed in control plane {name!r}", remedy="start one with `--with capi`"
@@ -262,17 +270,29 @@ async def cluster(
 
 
 @local.command
-async def build(*, output: Output = "table") -> None:
+async def build(
+    *,
+    companions: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Also build the deployers that Unwind is tested beside: CAAPH, kustomize-controller, helm-controller.",
+        ),
+    ] = False,
+    kubernetes: Kubernetes = "",
+    output: Output = "table",
+) -> None:
     """Build all binaries ahead of time; those that exist are only listed."""
+    wanted = tools.for_kubernetes(tools.ALL + (tools.COMPANIONS if companions else ()), kubernetes)
     with BuildProgress(list_found=True) as progress:
-        await ensure(tools.ALL, progress)
+        await ensure(wanted, progress)
     if output == "json":
-        console.show_json({"programs": [tool.name for tool in tools.ALL], "cache": str(cache_dir())})
+        console.show_json({"programs": [tool.name for tool in wanted], "cache": str(cache_dir())})
         return
-    console.err.print(f"All {len(tools.ALL)} binaries are available. Cache: {cache_dir()}.")
+    console.err.print(f"All {len(wanted)} binaries are available. Cache: {cache_dir()}.")
 
 
-def shape_of(*, members: int, with_: str, cloud_delay: float, image: Path | None = None) -> Shape:
+def shape_of(*, members: int, with_: str, cloud_delay: float, image: Path | None = None, kubernetes: str = "") -> Shape:
     """The Shape that the options describe; raises UsageError."""
     parts = [part for part in with_.replace(" ", "").split(",") if part]
     unknown = sorted(set(parts) - set(PARTS))
@@ -287,7 +307,13 @@ def shape_of(*, members: int, with_: str, cloud_delay: float, image: Path | None
     if image and "nodes" not in parts:
         raise UsageError("--image needs kube-scheduler", remedy="add nodes to --with")
     archive = str(image.absolute()) if image else ""
-    return Shape(members=members, cloud_delay=cloud_delay, image=archive, **dict.fromkeys(parts, True))
+    return Shape(
+        members=members,
+        cloud_delay=cloud_delay,
+        image=archive,
+        kubernetes=kubernetes,
+        **dict.fromkeys(parts, True),
+    )
 
 
 def _told(record: PlaneRecord, output: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotation
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from rich.text import Text
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.api.unwind import Effort
-from unwind.cli import console
+from unwind.cli import console, helm_releases, policies
 from unwind.cli.arguments import (
     Context,
     Home,
@@ -26,7 +27,7 @@ from unwind.cli.arguments import (
     check_volumes,
     resolve_target,
 )
-from unwind.errors import UnwindError, UsageError
+from unwind.errors import UnwindError, UsageError, WouldLeakError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
@@ -58,10 +59,15 @@ _EFFORTS = {
 
 
 async def plan(
-    target: Target,
+    target: Target = "",
     /,
     *,
+    policy: Annotated[
+        Path | None,
+        Parameter(help="Instead of a target: a file with a TeardownPolicy. Shows which clusters it would select."),
+    ] = None,
     namespace: Place = None,
+    cluster: helm_releases.OnCluster = None,
     volumes: Volumes = "Retain",
     output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
@@ -72,11 +78,38 @@ async def plan(
 
     Shows the dependents that are deleted with it, the protected objects that would refuse the deletion, the objects
     that are kept because they are not managed by the target, and the kept objects that depend on it.
+
+    For a Cluster: also what Flux, CAAPH and Helm deployed there, and what no TeardownPolicy removes. For a
+    Kustomization or HelmRelease of Flux, a HelmReleaseProxy, and a Helm release (release/NAME): every object, what
+    would create it again, what Helm keeps and why, and what would be left behind.
+
+    Exit codes: 0 success; 1 refused or failed; 2 usage error; 4 something would be left behind, or that could not be
+    known.
     """
     if output == "png" and sys.stdout.isatty():
         raise UsageError(
             "cannot print a PNG to a terminal", remedy="redirect it to a file: unwind plan … -o png > plan.png"
         )
+    if policy is not None:
+        if target:
+            raise UsageError(f"cannot plan both {target} and --policy", remedy="use one of them")
+        await policies.show_policy(policy, output, kubeconfig=kubeconfig, context=context)
+        return
+    if not target:
+        raise UsageError("no target", remedy="name one, such as cluster/NAME, or use --policy FILE")
+    helm_releases.check_cluster(target, cluster)
+    if helm_releases.release_name(target):
+        async with helm_releases.release_place(
+            target,
+            namespace=namespace,
+            cluster=cluster,
+            kubeconfig=kubeconfig,
+            context=context,
+            user_agent="unwind-plan",
+        ) as place:
+            seen = await place.foresee(VolumePolicy(volumes))
+        _conclude(seen, output)
+        return
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-plan") as client:
         named = await resolve_target(
@@ -89,18 +122,26 @@ async def plan(
                 f"cannot plan deletion of {named}: not found ({error})", remedy="check its name and --namespace"
             ) from error
     check_volumes(seen, volumes)
-    show(seen, output)
+    _conclude(seen, output)
 
 
-def show(seen: Foreseen, output: Form) -> None:
+def _conclude(seen: Foreseen, output: Form) -> None:
+    show_preview(seen, output)
+    if seen.leaks:
+        first = seen.leaks[0]
+        more = f" and {len(seen.leaks) - 1} more" if len(seen.leaks) > 1 else ""
+        raise WouldLeakError(f"something would be left behind, or is not known: {first.object}: {first.why}{more}")
+
+
+def show_preview(seen: Foreseen, output: Form) -> None:
     """Print the preview in the given format."""
     match output:
         case "table" | "wide":
-            console.show(table(seen, wide=output == "wide"))
+            console.show(preview_table(seen, wide=output == "wide"))
         case "json":
-            console.show_json(document(seen))
+            console.show_json(preview_document(seen))
         case "yaml":
-            sys.stdout.write(console.as_yaml([document(seen)]))
+            sys.stdout.write(console.as_yaml([preview_document(seen)]))
         case "svg":
             sys.stdout.write(svg(pictured(seen)))
         case "png":
@@ -116,7 +157,7 @@ def total(foreseen: Foreseen) -> int:
     return foreseen.radius.total + (0 if foreseen.requested else len(foreseen.along) + 1)
 
 
-def summary(foreseen: Foreseen) -> str:
+def summary_line(foreseen: Foreseen) -> str:
     """The preview in one line."""
     waves = foreseen.plan.waves
     parts = [
@@ -129,20 +170,20 @@ def summary(foreseen: Foreseen) -> str:
     return ", ".join(parts)
 
 
-def table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
+def preview_table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
     """The preview for a terminal: order, blast radius and warnings."""
     parts: list[RenderableType] = [
-        Text.assemble((foreseen.title, "bold"), ": ", summary(foreseen)),
+        Text.assemble((foreseen.title, "bold"), ": ", summary_line(foreseen)),
         Text(""),
         _steps(foreseen),
     ]
-    for heading, style, lines in _paragraphs(foreseen, wide=wide):
+    for heading, style, lines in paragraphs(foreseen, wide=wide):
         if lines:
             parts += [Text(""), Text(heading, style=style), *(Text(f"  {line}") for line in lines)]
     return Group(*parts)
 
 
-def document(foreseen: Foreseen) -> dict[str, Any]:
+def preview_document(foreseen: Foreseen) -> dict[str, Any]:
     """The whole preview as plain data for JSON and YAML."""
     told: dict[str, Any] = msgspec.to_builtins(foreseen)
     return told | {"total": total(foreseen), "refused": bool(foreseen.refusals)}
@@ -150,7 +191,7 @@ def document(foreseen: Foreseen) -> dict[str, Any]:
 
 def pictured(foreseen: Foreseen) -> Picture:
     """The preview as a picture: a column per wave, a box per step with its kinds; refusals are marked."""
-    plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary(foreseen))
+    plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary_line(foreseen))
     holding = (*foreseen.refusals, *foreseen.blocked)
     refusing = {told.object.uid: told.why for told in holding if told.object.uid}
 
@@ -165,6 +206,7 @@ def pictured(foreseen: Foreseen) -> Picture:
     notes = [
         *(f"refused: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
         *(f"blocked: {told.object}: {told.why}" for told in foreseen.blocked[:_SHOWN]),
+        *(f"left behind: {told.object}: {told.why}" for told in foreseen.leaks[:_SHOWN]),
         *_in_the_cloud(foreseen),
         *plain.notes,
         *(f"kept: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
@@ -185,11 +227,16 @@ def _steps(foreseen: Foreseen) -> Table:
     return rows
 
 
-def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
+def paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
+    """What follows the steps: a heading, its style, and lines."""
     refusals = [f"{told.object}: {told.why}" for told in foreseen.refusals]
     yield "Refused, nothing would be deleted:", "bold red", refusals
     blocked = [f"{told.object}: {told.why}" for told in foreseen.blocked]
     yield "Blocked, the deletion waits for these:", "bold red", blocked
+    leaks = [f"{told.object}: {told.why}" for told in foreseen.leaks]
+    yield "Left behind, or not known:", "bold red", leaks if wide else _cut(leaks, most=_WARNINGS)
+    costs = [*(str(cost) for cost in foreseen.costs if cost.left), *(str(it) for it in foreseen.costs if not it.left)]
+    yield "What would cost money:", "bold", costs if wide else _cut(costs, most=_WARNINGS)
     yield "Cloud resources:", "bold", _in_the_cloud(foreseen)
     definitions = [
         f"{definition.name}: {_number(definition.resources)} custom resources"

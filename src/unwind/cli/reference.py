@@ -16,7 +16,7 @@ from unwind.api.crds import DEFINITIONS
 from unwind.api.features import DESCRIPTIONS, Feature
 from unwind.api.rights import Setting
 from unwind.cli import app
-from unwind.demo import scenario
+from unwind.demo import companion_plans, scenario
 from unwind.install import user_roles
 from unwind.install.manifests import CORE, feature_rights, rights_at_home
 from unwind.install.register import metrics_reader
@@ -56,23 +56,32 @@ def pages() -> dict[str, str]:
 
 
 def pictures() -> dict[str, str]:
-    """The pictures of the concepts by file name, made from the demo's objects."""
+    """The pictures by file name: of the concepts from the demo's objects, and of plans beside other deployers."""
     made = scenario.plan()
     title = f"Cluster {scenario.NAMESPACE}/{scenario.CLUSTER}"
-    held = scenario.held(made)
+    held = scenario.held_teardown(made)
+    flux, beside = companion_plans.flux_plan(), f"Cluster {companion_plans.NAMESPACE}/{companion_plans.CLUSTER}"
+    preview = "preview of its deletion"
     return {
-        "plan.svg": svg(of_plan(title, made, subtitle="preview of its deletion")),
+        "companions-caaph.svg": svg(of_plan(beside, companion_plans.caaph_plan(), subtitle=preview)),
+        "companions-flux.svg": svg(of_plan(beside, flux, subtitle=preview)),
+        "companions-flux-held.svg": svg(
+            of_plan(beside, flux, subtitle="is being deleted", teardown=companion_plans.held_flux_teardown(flux))
+        ),
+        "companions-helm.svg": svg(of_plan(beside, companion_plans.helm_plan(), subtitle=preview)),
+        "plan.svg": svg(of_plan(title, made, subtitle=preview)),
         "teardown.svg": svg(of_plan(title, made, subtitle="is being deleted", teardown=held)),
     }
 
 
-def write(directory: Path) -> None:
+def write_reference(directory: Path) -> None:
     """Write all pages and pictures into the documentation directory."""
     for name, contents in (("reference", pages()), ("pictures", pictures())):
         where = directory / name
         where.mkdir(parents=True, exist_ok=True)
         for path in where.iterdir():
-            if path.name not in contents:
+            # Screenshots are not written from the code: those of the dashboard were taken in a browser.
+            if path.name not in contents and path.suffix != ".png":
                 path.unlink()
         for file, text in contents.items():
             (where / file).write_text(text)
@@ -88,8 +97,7 @@ def _page(title: str, lines: Iterable[str]) -> str:
 def _kinds() -> Iterator[str]:
     for definition in DEFINITIONS:
         resource = definition.resource
-        [version] = definition.custom_resource_definition()["spec"]["versions"]
-        schema = version["schema"]["openAPIV3Schema"]
+        schema = definition.schema(complete=True)
         yield f"## {resource.kind} (`{resource.api_version}`)"
         yield ""
         yield _cell(schema["description"])
@@ -225,7 +233,14 @@ def _commands() -> Iterator[str]:
     yield ""
     yield "| exit code | meaning |"
     yield "|---|---|"
-    for code, said in (("0", "success"), ("1", "refused or failed"), ("2", "usage error"), ("3", "timed out")):
+    leaks = "`unwind plan`: something would be left behind, or that could not be known"
+    for code, said in (
+        ("0", "success"),
+        ("1", "refused or failed"),
+        ("2", "usage error"),
+        ("3", "timed out"),
+        ("4", leaks),
+    ):
         yield f"| {code} | {said} |"
     yield ""
     yield from _help(())
@@ -311,4 +326,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_reference(Path(sys.argv[1]))

@@ -99,12 +99,12 @@ async def release(
         left = await _standing(client, found)
         _warn(found, teardown, left)
         if not yes:
-            console.ask(
+            console.confirm(
                 f"Type the name of the cluster ({found.metadata.name}) to release it: ", expected=found.metadata.name
             )
         await _let_go(client, found, reason.strip())
         ended = await _ended(client, found, teardown.metadata.name, within)
-        whole = await ledgers.read(client, found.metadata.uid, None)
+        whole = await ledgers.read_ledger(client, found.metadata.uid, None)
     if output == "json":
         console.show_json(msgspec.to_builtins(whole))
         return
@@ -113,7 +113,7 @@ async def release(
         return
     console.show(Text.assemble((str(found), "bold"), f" is released: {ended.phase}."))
     if whole.left or whole.released:
-        console.show(ledgers.table(whole))
+        console.show(ledgers.ledger_table(whole))
 
 
 async def clusters(client: Client) -> list[ReleaseTarget]:

@@ -75,7 +75,7 @@ async def status(
     """
     within = seconds_of(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
-        every = await teardowns.listed(client, TEARDOWNS)
+        every = await teardowns.list_kind(client, TEARDOWNS)
         if watch:
             await _watch(client, _Choice(cluster, namespace), output, within)
             return
@@ -105,8 +105,8 @@ def plain_object(obj: Object) -> Object:
 def _nothing(cluster: str | None, namespace: str | None, *, some: bool) -> None:
     if cluster is not None:
         remedy = "list teardowns with `unwind status`" if some else "this cluster has no teardowns"
-        raise UnwindError(f"no teardown{teardowns.described(cluster, namespace)} found", remedy=remedy)
-    console.announce(f"No teardowns found{teardowns.described(None, namespace)}.")
+        raise UnwindError(f"no teardown{teardowns.selection_suffix(cluster, namespace)} found", remedy=remedy)
+    console.announce(f"No teardowns found{teardowns.selection_suffix(None, namespace)}.")
 
 
 def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> RenderableType:
@@ -154,7 +154,7 @@ async def _watch(client: Client, choice: _Choice, output: Form, within: float | 
             await informer.until_synced()
             await (_live if live else _piped)(informer, choice, output, changed)
     except TimeoutError:
-        what = f"the teardown{teardowns.described(choice.cluster, choice.namespace)}"
+        what = f"the teardown{teardowns.selection_suffix(choice.cluster, choice.namespace)}"
         raise TimedOutError(
             f"timed out waiting for {what} to finish" if choice.cluster else "watch timed out",
             remedy="see what it waits for with `unwind status`",
@@ -180,7 +180,7 @@ async def _live(informer: Informer[Teardown], choice: _Choice, output: Form, cha
         selected = choice.of(informer)
         if selected:
             return _picture(selected, choice.cluster, output)
-        return Text(f"No teardowns found{teardowns.described(choice.cluster, choice.namespace)}; waiting.")
+        return Text(f"No teardowns found{teardowns.selection_suffix(choice.cluster, choice.namespace)}; waiting.")
 
     # Redrawn once a second because ages advance; changes are drawn at once.
     with Live(get_renderable=picture, console=console.out, refresh_per_second=1) as live:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0
 
 
-async def listed(client: Client, resource: Resource, **selected: Any) -> list[Object]:
+async def list_kind(client: Client, resource: Resource, **selected: Any) -> list[Object]:
     """All objects of one of Unwind's kinds; raises UnwindError if the CRD is not installed."""
     try:
         return await client.list(resource, **selected)
@@ -139,7 +139,7 @@ async def of_target(client: Client, uid: str) -> Teardown | None:
     return next(records, None)
 
 
-def described(wanted: str | None, namespace: str | None) -> str:
+def selection_suffix(wanted: str | None, namespace: str | None) -> str:
     """The selection as a suffix for messages."""
     of = f" of {wanted!r}" if wanted else ""
     return f"{of} in namespace {namespace}" if namespace else of

@@ -111,7 +111,7 @@ async def _reported(client: Client, namespace: str, *, in_cluster: bool) -> Asyn
 
 
 async def _write_event(client: Client, namespace: str, message: str) -> None:
-    if found := await stopping.deployment(client, namespace):
+    if found := await stopping.manager_deployment(client, namespace):
         metadata = found["metadata"]
         kind = DEPLOYMENTS
         about = Regarding(kind.api_version, kind.kind, metadata["name"], metadata["uid"], namespace)

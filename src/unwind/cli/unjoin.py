@@ -19,7 +19,7 @@ from unwind.cli.arguments import (
     Home,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
-from unwind.cli.join import way_to
+from unwind.cli.join import join_way
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.errors import TimedOutError, UnwindError
@@ -106,13 +106,15 @@ async def unjoin(
     within = seconds_of(wait, option="--wait") or 0.0
     quiet = output == "json"
     here = kubeconfigs.load(kubeconfig, context=context)
-    there = way_to(cluster_kubeconfig, cluster_context) if cluster_kubeconfig else None
+    there = join_way(cluster_kubeconfig, cluster_context) if cluster_kubeconfig else None
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(here, user_agent="unwind-unjoin"))
         cluster = await _find(client, name)
         if dry_run:
             seen = await foresee(client, Named(resource=CLUSTERS, name=name, namespace=""), home=unwind_namespace)
-            console.show_json(plan.document(seen)) if quiet else console.show(plan.table(seen, wide=True))
+            console.show_json(plan.preview_document(seen)) if quiet else console.show(
+                plan.preview_table(seen, wide=True)
+            )
             return
         member = await stack.enter_async_context(Client(there, user_agent="unwind-unjoin")) if there else None
         if member:
@@ -123,7 +125,7 @@ async def unjoin(
                 remedy="start one with `unwind run`",
             )
         teardown = await _carried_out(client, cluster, force=force, within=within, quiet=quiet)
-        rows = (await ledger.read(client, cluster.metadata.uid, None)).left
+        rows = (await ledger.read_ledger(client, cluster.metadata.uid, None)).left
         left = tuple(row for row in rows if not row.removed)
         taken = await _take_out(client, member, cluster, quiet=quiet)
     outcome = _outcome(cluster, teardown, gone=True, left=left, credentials=taken)
@@ -277,7 +279,7 @@ def _outcome(
 
 def _conclude(outcome: UnjoinResult, left: tuple[LedgerRow, ...]) -> None:
     if left:
-        console.show(ledger.table(ledger.Ledger(left=left)))
+        console.show(ledger.ledger_table(ledger.Ledger(left=left)))
     stays = f", {counted(len(left), 'object')} left behind" if left else ""
     removed = f", {outcome.removed} objects removed" if outcome.removed and not outcome.removed.startswith("0/") else ""
     console.announce(f"{outcome.cluster} unjoined{removed}{stays}")

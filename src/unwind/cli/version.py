@@ -20,7 +20,7 @@ from unwind.cli.arguments import (
     Namespace,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.errors import UnwindError
-from unwind.install.rivals import held
+from unwind.install.rivals import lease_held
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.shards import REPLICA_LEASES
@@ -96,7 +96,7 @@ async def _asked(told: VersionReport, kubeconfig: Kubeconfig, context: Context, 
 def _managers(leases: Iterable[Object], *, now: datetime) -> Iterable[Manager]:
     for obj in leases:
         metadata = obj["metadata"]
-        if metadata["name"].startswith(REPLICA_LEASES) and held(obj, now=now):
+        if metadata["name"].startswith(REPLICA_LEASES) and lease_held(obj, now=now):
             annotations = metadata.get("annotations") or {}
             yield Manager(name=obj["spec"]["holderIdentity"], version=annotations.get(VERSION_ANNOTATION, ""))
 

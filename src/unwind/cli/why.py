@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -17,21 +18,25 @@ from unwind.cli.arguments import (
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.clock import SYSTEM
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, UsageError
 from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.members import finder
 from unwind.members.members import Members
+from unwind.render.text import counted, plain, span
 from unwind.why.answers import AnswerState, Effect, Kubectl
 from unwind.why.explain import why as ask
 from unwind.why.reachable_clusters import ReachableCluster
+from unwind.why.stuck import OLDER_THAN, find_stuck
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from pathlib import Path
 
     from unwind.why.answers import Answer, Link, Remedy
+    from unwind.why.stuck import StuckReport
 
 _COLOURS = {
     AnswerState.HELD: "bold yellow",
@@ -45,10 +50,19 @@ _MARKS = {Effect.SAFE: "green", Effect.LOOKS: "cyan", Effect.DELETES: "red", Eff
 
 async def why(
     target: Annotated[
-        str, Parameter(name="KIND/NAME", help="The object: cluster/prod-7, deploy/web, ns/shop, crd/pools.example.dev.")
-    ],
+        str | None,
+        Parameter(name="KIND/NAME", help="The object: cluster/prod-7, deploy/web, ns/shop, crd/pools.example.dev."),
+    ] = None,
     /,
     *,
+    stuck: Annotated[
+        bool,
+        Parameter(negative="", help="Instead of one object: everything that has been terminating for a while."),
+    ] = False,
+    all_clusters: Annotated[bool, Parameter(negative="", help="With --stuck: also on all member clusters.")] = False,
+    older_than: Annotated[
+        str | None, Parameter(help="With --stuck: what has been terminating for longer (90s, 2h); default: 10m.")
+    ] = None,
     namespace: arguments.Place = None,
     cluster: Annotated[
         str | None,
@@ -61,18 +75,25 @@ async def why(
     """Explain why an object is not gone or cannot be deleted, who must act, and which command unblocks it.
 
     Works for any object and changes nothing: whether an object can be deleted is checked with a dry run. Each command
-    is marked as safe, or with what it leaves behind. Exit codes: 0 answered; 1 the object is not found or the cluster
-    is unreachable.
+    is marked as safe, or with what it leaves behind. With --stuck, explain everything that does not go away; -n limits
+    that to a namespace. Exit codes: 0 answered; 1 the object is not found or the cluster is unreachable.
     """
-    discovery.split(target)  # check the syntax before any request
+    age = _check(target, stuck=stuck, all_clusters=all_clusters, cluster=cluster, older_than=older_than)
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(connection, user_agent="unwind-why"))
         fleet = await stack.enter_async_context(Members(client))
-        place = ReachableCluster(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
+        place = ReachableCluster(client, kubectl=kubectl_options(kubeconfig, context), fleet=fleet)
         if cluster:
             anchor = await finder.find_cluster(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
+        if target is None:
+            report = await find_stuck(place, older_than=age, namespace=namespace, members=all_clusters)
+            if output == "json":
+                console.show_json(msgspec.to_builtins(report))
+            else:
+                console.out.print(stuck_text(report, now=datetime.now(UTC)))
+            return
         # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace
         named = await arguments.resolve_target(
@@ -89,7 +110,53 @@ async def why(
     _show(answer)
 
 
-def _kubectl(kubeconfig: Path | None, context: str | None) -> Kubectl:
+def _check(
+    target: str | None, *, stuck: bool, all_clusters: bool, cluster: str | None, older_than: str | None
+) -> timedelta:
+    """The age for --stuck. Raises UsageError before any request if the arguments do not fit together."""
+    if target is not None:
+        if stuck:
+            raise UsageError("--stuck does not apply to one object", remedy="omit KIND/NAME or --stuck")
+        discovery.split(target)
+    elif not stuck:
+        raise UsageError("no object given", remedy="use KIND/NAME, such as ns/shop, or --stuck")
+    if not stuck and (all_clusters or older_than):
+        raise UsageError("--all-clusters and --older-than need --stuck", remedy="omit them, or use --stuck")
+    if all_clusters and cluster:
+        raise UsageError("--cluster and --all-clusters exclude each other", remedy="use one of them")
+    return arguments.duration(older_than, option="--older-than") if older_than else OLDER_THAN
+
+
+def stuck_text(report: StuckReport, *, now: datetime) -> Text:
+    """Everything that is stuck, as text: the longest first, each with the first remedy."""
+    out = Text()
+    for one in report.objects:
+        where = f" on {one.cluster}" if one.cluster else ""
+        out.append(f"{plain(str(one.object))}{plain(where)}", style="bold")
+        out.append(f", terminating for {span((now - one.since).total_seconds())}\n")
+        out.append(f"  {plain(one.why)}\n", style=_COLOURS[one.state])
+        if one.actor:
+            out.append(f"  must act: {plain(one.actor)}\n", style="dim")
+        for remedy in one.remedies[:1]:
+            out.append("  ").append(remedy.effect.value, style=_MARKS[remedy.effect])
+            out.append(f": {plain(remedy.about)}\n")
+            for command in remedy.commands:
+                out.append(f"    {plain(command)}\n")
+        out.append("\n")
+    long = span(report.older_than_seconds)
+    said = f"{counted(len(report.objects), 'object')} terminating for longer than {long}"
+    out.append(f"{said}, {counted(report.clusters, 'cluster')} examined", style="bold")
+    for silent in report.unanswered:
+        out.append(f"\n{plain(silent.cluster)} not examined: {plain(silent.message)}", style="yellow")
+    for unlisted in report.unlisted:
+        where = f" on {unlisted.cluster}" if unlisted.cluster else ""
+        out.append(f"\nnot listed{plain(where)}: {plain(', '.join(unlisted.kinds))} ({plain(unlisted.message)})", "dim")
+    for note in report.notes:
+        out.append(f"\nnote: {plain(note)}", style="dim")
+    return out
+
+
+def kubectl_options(kubeconfig: Path | None, context: str | None) -> Kubectl:
     """The kubectl prefix for printed commands, with the same kubeconfig and context."""
     options: list[str] = []
     if kubeconfig:

@@ -56,7 +56,7 @@ async def create(client: Client, placed: PlacedObject, owner: DeploymentOwner) -
     """Create an object whose entry is intended. The first write is a create, because an apply would also change a
     foreign object."""
     try:
-        made = await client.create(placed.resource, owner_marks.marked(placed, owner))
+        made = await client.create(placed.resource, owner_marks.with_owner_marks(placed, owner))
     except AlreadyExistsError:
         return await _there_already(client, placed, owner)
     return Contact(outcome=ObjectOutcome.CREATED, uid=made["metadata"]["uid"], live=made)
@@ -71,7 +71,7 @@ async def update(
     claim = owner_marks.claim(it, owner)
     if claim is Claim.TAKEN:
         return _taken(it)
-    body = owner_marks.marked(placed, owner, adopted=adopted)
+    body = owner_marks.with_owner_marks(placed, owner, adopted=adopted)
     if claim is Claim.OURS and not anew and it.hash == owner_marks.hash_in(body):
         return Contact(outcome=ObjectOutcome.UNCHANGED, uid=it.uid, adopted=adopted)
     return await _bring(client, placed, owner, uid=it.uid, adopted=adopted)
@@ -130,7 +130,7 @@ async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *
             return _taken(it)
         try:
             done = await _apply(
-                client, placed, owner_marks.marked(placed, owner, adopted=adopted), live, adopted=adopted
+                client, placed, owner_marks.with_owner_marks(placed, owner, adopted=adopted), live, adopted=adopted
             )
             return msgspec.structs.replace(done, taken_from=it.owner if claim is Claim.WON else "")
         except ConflictError:

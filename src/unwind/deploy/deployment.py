@@ -39,6 +39,7 @@ async def deploy(
     within: str = "",
     sure: Collection[str] | None = None,
     first: bool = False,
+    intended: Records | None = None,
     landed: Callable[[], None] = lambda: None,
     told: Callable[[PlacedObject, Object], None] = lambda *_: None,
 ) -> DeploymentReport:
@@ -47,14 +48,33 @@ async def deploy(
 
     `within`: the only namespace they may use, as for a Profile on the management cluster. `sure`: the keys of objects
     known to have no drift; all others are applied. None: objects whose manifest has not changed are not applied again.
-    `first`: there is probably no inventory yet. `landed`: called when everything is on the member, before that is
-    recorded. `told`: called with each object that was written, as the member returned it. A failure of one object does
-    not stop the others. Raises SealedError if the owner is being removed, UnreachableError if the member does not
-    answer.
+    `first`: there is probably no inventory yet. `intended`: what `intend` recorded. `landed`: called when everything is
+    on the member, before that is recorded. `told`: called with each object that was written, as the member returned it.
+    A failure of one object does not stop the others. Raises SealedError if the owner is being removed,
+    UnreachableError if the member does not answer.
     """
     return await _Deployment(
-        member, inventories, owner, list(sources), within=within, sure=sure, first=first, landed=landed, told=told
+        member,
+        inventories,
+        owner,
+        list(sources),
+        within=within,
+        sure=sure,
+        first=first,
+        intended=intended,
+        landed=landed,
+        told=told,
     ).run()
+
+
+async def intend(
+    member: Member, inventories: Inventories, owner: DeploymentOwner, sources: Iterable[ManifestSource]
+) -> Records | None:
+    """Record the objects of a first deployment before its turn has come, so that it begins with their creation.
+
+    None if it is not known yet what they are: kinds or namespaces are missing, which a dependency may create.
+    """
+    return await _Deployment(member, inventories, owner, list(sources), first=True).intend()
 
 
 class _Deployment:
@@ -67,11 +87,12 @@ class _Deployment:
         owner: DeploymentOwner,
         sources: list[ManifestSource],
         *,
-        within: str,
-        sure: Collection[str] | None,
+        within: str = "",
+        sure: Collection[str] | None = None,
         first: bool,
-        landed: Callable[[], None],
-        told: Callable[[PlacedObject, Object], None],
+        intended: Records | None = None,
+        landed: Callable[[], None] = lambda: None,
+        told: Callable[[PlacedObject, Object], None] = lambda *_: None,
     ) -> None:
         self._member = member
         self._inventories = inventories
@@ -82,13 +103,21 @@ class _Deployment:
         self._first = first
         self._landed = landed
         self._told = told
-        self._records = Records(inventories, owner.object, member, effort=owner.effort)
+        self._intended = intended if intended and intended.is_on(member) else None
+        self._records = self._intended or Records(inventories, owner.object, member, effort=owner.effort)
         self._known: dict[str, tuple[Entry, LiveMarks]] = {}
         self._settled: dict[str, Contact] = {}
         self._adoptions: dict[str, Adoption] = {}
         self._unwritten: set[str] = set()
         self._made: dict[str, str] = {}
         """The uids of objects that were created here and are not recorded yet."""
+
+    async def intend(self) -> Records | None:
+        wanted = await self._wanted()
+        if not wanted.whole or any(one.implied for one in wanted.objects.values()):
+            return None
+        await self._intend(wanted.objects)
+        return self._records
 
     async def run(self) -> DeploymentReport:
         if not self._first:
@@ -100,13 +129,19 @@ class _Deployment:
             await self._records.load(exactly=True)
             return await self._deploy()
 
-    async def _deploy(self) -> DeploymentReport:
-        wanted = await preflight.wanted(
+    async def _wanted(self) -> preflight.Wanted:
+        return await preflight.wanted_objects(
             self._member, self._sources, self._records.entries, home=self._inventories.namespace, within=self._within
         )
+
+    async def _deploy(self) -> DeploymentReport:
+        wanted = await self._wanted()
         charted = self._charted(wanted.objects)
         objects = {key: one for key, one in wanted.objects.items() if key not in charted}
         try:
+            if self._intended:
+                # A source may have changed since they were recorded. None of them was created.
+                await self._records.change({key: None for key in self._records.entries if key not in objects})
             await self._intend(objects)
             for stage in stages(objects.values()):
                 await self._deploy_stage(stage)
@@ -133,7 +168,7 @@ class _Deployment:
     def _charted(self, objects: dict[str, PlacedObject]) -> dict[str, ObjectResult]:
         """The objects that a chart of the same profile deployed."""
         by_charts = {
-            named(entry.object): entry.source
+            identity(entry.object): entry.source
             for entry in self._records.entries.values()
             if not entry.source.startswith(MANIFEST_SOURCES)
         }
@@ -142,11 +177,11 @@ class _Deployment:
                 object=one.ref,
                 outcome=ObjectOutcome.CONFLICT,
                 source=str(one.source),
-                message=f"the object is already deployed by {by_charts[named(one.ref)]} of the same profile; "
+                message=f"the object is already deployed by {by_charts[identity(one.ref)]} of the same profile; "
                 f"remove it from {one.source}, or from the chart",
             )
             for key, one in objects.items()
-            if named(one.ref) in by_charts and not one.implied
+            if identity(one.ref) in by_charts and not one.implied
         }
 
     async def _intend(self, objects: dict[str, PlacedObject]) -> None:
@@ -297,6 +332,6 @@ class _Deployment:
         )
 
 
-def named(ref: ObjectRef) -> tuple[str, str, str, str]:
+def identity(ref: ObjectRef) -> tuple[str, str, str, str]:
     """The identity of an object without version and uid."""
     return ref.group, ref.kind, ref.namespace, ref.name

@@ -37,7 +37,7 @@ async def rehearse(
     records = Records(inventories, owner.object, member)
     await records.load()
     entries = records.entries
-    wanted = await preflight.wanted(member, list(sources), entries, home=inventories.namespace, within=within)
+    wanted = await preflight.wanted_objects(member, list(sources), entries, home=inventories.namespace, within=within)
     results: dict[str, ObjectResult] = {}
 
     async def one(placed: PlacedObject) -> None:
@@ -94,7 +94,7 @@ async def _created(
 ) -> tuple[ObjectOutcome, str]:
     try:
         # An apply, because it supports dry run; there is no object that it could change.
-        await member.client.apply(placed.resource, owner_marks.marked(placed, owner), dry_run=True)
+        await member.client.apply(placed.resource, owner_marks.with_owner_marks(placed, owner), dry_run=True)
     except NotFoundError as error:
         if any(item.ref.kind == "Namespace" and item.ref.name == placed.ref.namespace for item in others.values()):
             return ObjectOutcome.CREATED, "not checked: its namespace does not exist yet"
@@ -107,7 +107,7 @@ async def _created(
 async def _updated(
     member: Member, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, message: str
 ) -> tuple[ObjectOutcome, str]:
-    body = owner_marks.marked(placed, owner, adopted=it.adopted)
+    body = owner_marks.with_owner_marks(placed, owner, adopted=it.adopted)
     if not message and owner_marks.hash_in(body) == it.hash:
         return ObjectOutcome.UNCHANGED, ""
     try:

@@ -16,7 +16,7 @@ from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import TransientError
 from unwind.deploy.owner_marks import profile_in
-from unwind.deploy.placements import key_of
+from unwind.deploy.placements import inventory_key
 from unwind.inventory.writer import Records
 from unwind.kube import decoding
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -93,7 +93,7 @@ def _is_release(it: Content) -> bool:
 
 
 def _key(it: Content) -> str:
-    return key_of(it.resource.group, it.resource.kind, it.metadata.namespace, it.metadata.name)
+    return inventory_key(it.resource.group, it.resource.kind, it.metadata.namespace, it.metadata.name)
 
 
 def _entry(it: Content) -> Entry:

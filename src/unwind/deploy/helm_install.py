@@ -92,7 +92,7 @@ class ReleaseObject(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """The key of its inventory entry: equal for all versions of its kind."""
-        return key_of(self.ref)
+        return release_entry_key(self.ref)
 
 
 class Deployed(msgspec.Struct, frozen=True):
@@ -139,13 +139,15 @@ class ReleaseTakenError(HelmConflictError):
         super().__init__(f"managed by {account.whose}{known}", [release], remedy=remedy)
 
 
-def key_of(ref: ObjectRef) -> str:
+def release_entry_key(ref: ObjectRef) -> str:
     """The key of an object's entry, from its kind and name and not from its uid."""
     name = f"{ref.group}/{ref.kind}/{ref.namespace}/{ref.name}"
     return f"helm-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
-async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Deployed:
+async def install_or_upgrade(
+    helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book
+) -> Deployed:
     """Install or upgrade the release, and return when Helm has ended and all objects are in the inventory.
 
     A release of a profile with a higher tier is taken over: first the entries of that profile are copied, then the
@@ -408,7 +410,7 @@ class _Deployment:
         that the former owner created for the release is taken over with it."""
         chart, client = self._chart, self._member.client
         ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
-        key = key_of(ref)
+        key = release_entry_key(ref)
         try:
             there = await client.get(NAMESPACES, chart.namespace)
         except NotFoundError:
@@ -447,7 +449,7 @@ class _Deployment:
         first = ObjectRef(
             version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
         )
-        intended = {key_of(first): self._entry(first, SECRETS, hook=True)}
+        intended = {release_entry_key(first): self._entry(first, SECRETS, hook=True)}
         for one in wanted:
             it = one.manifest
             if not (it.forever and one.key in found):

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from unwind import logs
 from unwind.api.meta import ObjectRef
 from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again, PermanentError, TransientError
-from unwind.deploy.helm_install import HOOK, ReleaseObject, key_of, parts_of
+from unwind.deploy.helm_install import HOOK, ReleaseObject, parts_of, release_entry_key
 from unwind.helm import release_secrets
-from unwind.helm.charts import HelmOptions, source
+from unwind.helm.charts import HelmOptions
 from unwind.helm.release_secrets import ChartManifest, HelmStatus, Revision, is_hook, is_own_hook, of_release
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from unwind.api.unwind import Entry
     from unwind.helm.program import Helm
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.removal.releases import HasASay
+    from unwind.removal.helm_releases import HasASay
 
 _AT_ONCE = 8
 _log = logs.get(__name__)
 
 
 class HelmReleases:
-    """Uninstalls releases that `helm_install.deploy` deployed; for `Removal(…, releases=…)`."""
+    """Uninstalls releases that `helm_install.install_or_upgrade` deployed; for `Removal(…, releases=…)`."""
 
     def __init__(self, helm: Helm | None) -> None:
         """`helm`: None if the program is not installed. Then releases are blocked, because their hooks cannot run."""
@@ -53,6 +55,10 @@ class HelmReleases:
         if self.afterwards(entry):
             return is_hook(obj)
         return of_release(obj, namespace=release.namespace, release=release.name)
+
+    def why_kept(self, entry: Entry) -> str:
+        del entry
+        return ""
 
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
         revisions = await release_secrets.history(member.client, namespace=release.namespace, release=release.name)
@@ -81,41 +87,64 @@ class HelmReleases:
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
     ) -> None:
-        one = _Uninstallation(self._helm, member, release, owner, entries, has_a_say)
-        await one.run()
+        ours = [entry for entry in entries if self.release_of(entry) == release]
+        await self._uninstallation(member, release, owner, ours, has_a_say).run()
+
+    def _uninstallation(
+        self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
+    ) -> Uninstallation:
+        """`ours`: the inventory entries of the release."""
+        uids = {release_entry_key(item.object): item.object.uid for item in ours if not self.afterwards(item)}
+        hooks = {release_entry_key(item.object): item.object.uid for item in ours if self.afterwards(item)}
+        return Uninstallation(
+            helm=self._helm,
+            member=member,
+            release=release,
+            owner=owner,
+            uids=uids,
+            hooks=hooks,
+            has_a_say=has_a_say,
+        )
 
     async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
-        await leave(member, namespace=release.namespace, release=release.name, owner=owner)
+        await unmark_release(member, namespace=release.namespace, release=release.name, owner=owner)
 
 
-async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
+async def unmark_release(member: Member, *, namespace: str, release: str, owner: str) -> None:
     """Remove our labels from a release that stays (LeavePolicies). Its objects only have Helm's labels."""
     revisions = await release_secrets.history(member.client, namespace=namespace, release=release)
     await release_secrets.disown(member.client, [revision for revision in revisions if revision.owner == owner])
 
 
-class _Uninstallation:
+class ForeignObject(msgspec.Struct, frozen=True):
+    """An object with the name of an object of a release, which the release did not create."""
+
+    part: ReleaseObject
+    there: dict[str, Any]
+
+
+class Uninstallation:
     """The uninstall of one release. It can be repeated at any time, for example after a crash."""
 
     def __init__(
         self,
+        *,
         helm: Helm | None,
         member: Member,
         release: ObjectRef,
         owner: str,
-        entries: Sequence[Entry],
+        uids: Mapping[str, str],
+        hooks: Mapping[str, str],
         has_a_say: HasASay,
     ) -> None:
+        """`uids`: the recorded objects of the release, by key. `hooks`: its recorded hooks."""
+        self.member = member
+        self.release = release
         self._helm = helm
-        self._member = member
-        self._release = release
         self._owner = owner
         self._has_a_say = has_a_say
-        ours = [
-            entry for entry in entries if entry.source.removesuffix(HOOK) == source(release.namespace, release.name)
-        ]
-        self._uids = {key_of(item.object): item.object.uid for item in ours if not item.source.endswith(HOOK)}
-        self._hooks = {key_of(item.object): item.object.uid for item in ours if item.source.endswith(HOOK)}
+        self._uids = uids
+        self._hooks = hooks
 
     async def run(self) -> None:
         last = await self._last()
@@ -123,26 +152,26 @@ class _Uninstallation:
             return
         if self._helm is None:
             raise PermanentError(
-                f"cannot uninstall {self._release}: the helm program is not installed",
+                f"cannot uninstall {self.release}: the helm program is not installed",
                 reason=Reason.HELD,
                 remedy="install Helm 3",
             )
         manifests = await asyncio.to_thread(release_secrets.release_manifests, last.release)
-        parts = await parts_of(self._member, manifests, namespace=self._release.namespace)
+        parts = await parts_of(self.member, manifests, namespace=self.release.namespace)
         gone = await self._unserved(manifests, parts)
         others = await self._not_for_helm(parts)
         if gone or others:
             # Helm uninstalls a release in any status (pending, failed, uninstalling), so nothing else is corrected.
-            await release_secrets.forget_manifests(self._member.client, last, [*gone, *others])
-            _log.info("objects removed from release", release=str(self._release), objects=len(gone) + len(others))
-            raise Again(f"the objects of others were taken out of {self._release}; its uninstall continues", after=0)
+            await release_secrets.forget_manifests(self.member.client, last, [*gone, *others])
+            _log.info("objects removed from release", release=str(self.release), objects=len(gone) + len(others))
+            raise Again(f"the objects of others were taken out of {self.release}; its uninstall continues", after=0)
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
         # Helm does not check which cluster answers.
-        await self._member.verify()
+        await self.member.verify()
         await self._helm.uninstall(
-            self._member.client.connection,
-            namespace=self._release.namespace,
-            release=self._release.name,
+            self.member.client.connection,
+            namespace=self.release.namespace,
+            release=self.release.name,
             patience=options.timeout,
             # The caller verifies absence. Only these hooks must wait for it.
             wait=any("post-delete" in (hook.events or ()) for hook in last.release.hooks or ()),
@@ -153,16 +182,20 @@ class _Uninstallation:
     async def _last(self) -> Revision | None:
         """The revision that Helm uses; None if there is nothing of ours to uninstall."""
         revisions = await release_secrets.history(
-            self._member.client, namespace=self._release.namespace, release=self._release.name
+            self.member.client, namespace=self.release.namespace, release=self.release.name
         )
         if not revisions:
-            await self._member.verify()  # absence counts only if this is the recorded cluster
+            await self.member.verify()  # absence counts only if this is the recorded cluster
             return None
-        if revisions[-1].owner != self._owner:
-            # For example uninstalled and installed again by hand. Our objects are deleted by their uids.
-            _log.info("foreign release left in place", release=str(self._release))
-            return None
-        return revisions[-1]
+        return revisions[-1] if await self.owns(revisions[-1]) else None
+
+    async def owns(self, last: Revision) -> bool:
+        """Whether this revision may be uninstalled. Raises if that has to wait."""
+        if last.owner == self._owner:
+            return True
+        # For example uninstalled and installed again by hand. Our objects are deleted by their uids.
+        _log.info("foreign release left in place", release=str(self.release))
+        return False
 
     async def _unserved(
         self, manifests: Sequence[ChartManifest], parts: Sequence[ReleaseObject]
@@ -173,11 +206,11 @@ class _Uninstallation:
         unserved = [manifest for manifest in manifests if id(manifest) not in there]
         if not unserved:
             return []
-        silent = set(await self._member.discovery.silent())
+        silent = set(await self.member.discovery.silent())
         for item in unserved:
             if f"{item.version}.{item.group}" in silent:
                 raise TransientError(
-                    f"cannot uninstall {self._release}: the API of {item.kind} {item.name} is unavailable",
+                    f"cannot uninstall {self.release}: the API of {item.kind} {item.name} is unavailable",
                     remedy=f"will retry; see `kubectl get apiservice {item.version}.{item.group}`",
                 )
         return unserved
@@ -185,40 +218,51 @@ class _Uninstallation:
     async def _not_for_helm(self, parts: Sequence[ReleaseObject]) -> list[ChartManifest]:
         """Objects that a deleter handles. Raises Again if Helm would delete a foreign object by its name."""
         others: list[ChartManifest] = []
-        foreign: list[tuple[ReleaseObject, str]] = []
+        foreign: list[ForeignObject] = []
 
         async def look(part: ReleaseObject) -> None:
             try:
-                there = await self._member.client.get(
+                there = await self.member.client.get(
                     part.resource, part.manifest.name, namespace=part.namespace or None
                 )
             except NotFoundError:
                 return
-            uid = there["metadata"]["uid"]
             if part.manifest.hook:
-                ours = is_own_hook(there, self._hooks.get(part.key))
+                ours = self.is_own_hook(part, there, self._hooks.get(part.key))
             else:
-                ours = self._uids.get(part.key) == uid
+                ours = self._uids.get(part.key) == there["metadata"]["uid"]
             if not ours:
-                foreign.append((part, uid))
+                foreign.append(ForeignObject(part, there))
             elif not part.manifest.hook and await self._has_a_say(part.resource, there):
                 others.append(part.manifest)
 
         await gather_limited((look(obj) for obj in parts if obj.served and _deleted(obj.manifest)), limit=_AT_ONCE)
         if foreign:
-            await self._hold(sorted(foreign, key=lambda found: str(found[0].ref)))
+            others += await self.without(sorted(foreign, key=lambda found: str(found.part.ref)))
         return others
 
-    async def _hold(self, foreign: Sequence[tuple[ReleaseObject, str]]) -> None:
-        part, uid = foreign[0]
-        names = ", ".join(str(one.ref) for one, _ in foreign)
+    def is_own_hook(self, part: ReleaseObject, there: Object, uid: str | None) -> bool:
+        """Whether an existing object that Helm would replace is a hook of this release."""
+        del part
+        return is_own_hook(there, uid)
+
+    async def without(self, foreign: Sequence[ForeignObject]) -> list[ChartManifest]:
+        """The manifests of foreign objects to take out of the release before it is uninstalled. Raises Again if it
+        has to wait for them instead."""
+        await self.hold(foreign)
+        return []
+
+    async def hold(self, foreign: Sequence[ForeignObject]) -> None:
+        """Raise Again, until the first of these objects changes."""
+        part, uid = foreign[0].part, foreign[0].there["metadata"]["uid"]
+        names = ", ".join(str(one.part.ref) for one in foreign)
         why = (
-            f"cannot uninstall {self._release}: Helm would delete {names} by name, not created by this release;"
+            f"cannot uninstall {self.release}: Helm would delete {names} by name, not created by this release;"
             " rename or remove it"
         )
-        changes = await self._member.watches.changes(part.resource, namespace=part.namespace, name=part.manifest.name)
+        changes = await self.member.watches.changes(part.resource, namespace=part.namespace, name=part.manifest.name)
         # It may have been deleted before the watch started.
-        seen = await self._member.client.sighting(
+        seen = await self.member.client.sighting(
             part.resource, part.manifest.name, uid=uid, namespace=part.namespace or None
         )
         if seen.absent:

@@ -132,7 +132,7 @@ def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
     return Claim.WON if owner.tier < it.tier else Claim.TAKEN
 
 
-def marked(placed: PlacedObject, owner: DeploymentOwner, *, adopted: bool = False) -> dict[str, Any]:
+def with_owner_marks(placed: PlacedObject, owner: DeploymentOwner, *, adopted: bool = False) -> dict[str, Any]:
     """The object as it is sent: with our labels and annotations, and the hash of the manifest."""
     metadata = placed.body["metadata"]
     ours = _of_work(owner) if owner.is_work else _of_profile(placed, owner)

@@ -82,7 +82,7 @@ class Placement(msgspec.Struct, frozen=True):
     misplaced: list[Misplaced]
 
 
-def key_of(group: str, kind: str, namespace: str, name: str) -> str:
+def inventory_key(group: str, kind: str, namespace: str, name: str) -> str:
     """The key of an object in the inventory: short and stable."""
     return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
 
@@ -190,7 +190,7 @@ def _object(resource: Resource, body: dict[str, Any], source: ManifestSource, pl
         metadata["namespace"] = named or DEFAULT_NAMESPACE
     namespace, name = metadata.get("namespace", ""), metadata["name"]
     return PlacedObject(
-        key=key_of(resource.group, resource.kind, namespace, name),
+        key=inventory_key(resource.group, resource.kind, namespace, name),
         resource=resource,
         ref=ObjectRef(
             group=resource.group, version=resource.version, kind=resource.kind, namespace=namespace, name=name

@@ -12,7 +12,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import EntryState
 from unwind.concurrency import gather_limited
 from unwind.deploy import owner_marks, placements
-from unwind.deploy.placements import PlacedObject, key_of
+from unwind.deploy.placements import PlacedObject, inventory_key
 from unwind.deploy.reports import ObjectOutcome, ObjectResult
 from unwind.kube import decoding
 from unwind.kube.errors import NotFoundError
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
     whole: bool
 
 
-async def wanted(
+async def wanted_objects(
     member: Member, sources: list[ManifestSource], entries: Mapping[str, Entry], *, home: str, within: str = ""
 ) -> Wanted:
     """The objects of the sources on this member, with the namespaces that they need.
@@ -57,7 +57,7 @@ async def wanted(
 
     async def look(name: str) -> None:
         # Namespaces in the inventory are ours: if they were not wanted, they would be pruned.
-        if key_of("", NAMESPACES.kind, "", name) in entries:
+        if inventory_key("", NAMESPACES.kind, "", name) in entries:
             return
         # Absence must be read from the API server, because the namespace is created then.
         if await member.resolver.namespace(name) is None and not await _exists(member, name):
@@ -114,7 +114,7 @@ async def _listed(member: Member, resource: Resource, owner: str, found: dict[st
         async for page in pages:
             for item in page.items or ():
                 metadata = msgspec.json.decode(item, type=_Partial).metadata
-                key = key_of(resource.group, resource.kind, metadata.get("namespace") or "", metadata["name"])
+                key = inventory_key(resource.group, resource.kind, metadata.get("namespace") or "", metadata["name"])
                 found[key] = owner_marks.seen(metadata)
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.releases import Releases
-    from unwind.teardown.release import LetGo
+    from unwind.removal.helm_releases import Releases
+    from unwind.teardown.force_release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
 
 

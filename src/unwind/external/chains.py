@@ -27,7 +27,7 @@ from unwind.errors import UnwindError
 from unwind.external import credentials
 from unwind.inventory import ledger
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
-from unwind.plugins import Cancellation, described
+from unwind.plugins import TaskCancellation, error_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -261,7 +261,7 @@ class Ends:
         open: Callable[[], AbstractAsyncContextManager[End]],  # noqa: A002
         opened: asyncio.Future[End],
     ) -> None:
-        cancellation = Cancellation()
+        cancellation = TaskCancellation()
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(_OPENED_WITHIN):
@@ -272,7 +272,7 @@ class Ends:
             cancellation.check(error)
             self._open.pop(key, None)
             self._keeping.pop(key, None)
-            why = described(error)
+            why = error_message(error)
             if opened.done():
                 log.warning("external connection failed, reopened on next use", end=name, why=why)
                 return

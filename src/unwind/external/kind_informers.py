@@ -64,7 +64,7 @@ def candidates(served: Iterable[ServedKind], *, removed: Collection[str] = ()) -
     return kinds
 
 
-async def survey(
+async def survey_kinds(
     registry: DeleterRegistry, served: Iterable[ServedKind], *, defined: Collection[str], removed: Collection[str] = ()
 ) -> list[ExternalKind]:
     """The kinds with an external resource, and those for which it is unknown; `defined`: the existing CRDs."""
@@ -188,7 +188,7 @@ class ExternalInformers:
         served = await self.discovery.kinds(anew=True)
         silent = await self.discovery.silent()
         defined = {key.name for key in self._crds.cache.keys()}  # noqa: SIM118 - a cache is no dict
-        surveyed = await survey(self._registry, served, defined=defined, removed=self._removed)
+        surveyed = await survey_kinds(self._registry, served, defined=defined, removed=self._removed)
         found = {item.resource: item for item in surveyed}
         for resource in list(self.kinds):
             # The kinds of an aggregated API server that does not respond are unknown: they are kept.

@@ -8,7 +8,7 @@ from unwind.api import names
 from unwind.api.features import Feature
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from unwind.api.rights import READ, Contribution, Right
-from unwind.server.manager_names import MANAGER, granted
+from unwind.server.manager_names import MANAGER, granted_role
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -22,7 +22,7 @@ def _aggregated(setting: Setting) -> list[dict[str, Any]]:
     """
     # The rules are filled in by Kubernetes' aggregation controller.
     selectors = [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]
-    return granted(
+    return granted_role(
         setting, f"{MANAGER}-granted:{setting.namespace}", aggregationRule={"clusterRoleSelectors": selectors}
     )
 

@@ -16,11 +16,11 @@ import msgspec
 import yaml
 
 from unwind.api import names
-from unwind.api.features import ALL, Feature
+from unwind.api.features import ALL, GATED, UNRECORDED, Feature
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, NETWORK_POLICIES
 from unwind.api.rights import Setting
-from unwind.api.workload import Workload
-from unwind.install import monitoring, uninstall_hook
+from unwind.api.workload import ManagerWorkload
+from unwind.install import monitoring, obsolete, uninstall_hook
 from unwind.install.manifests import called, manifests, resource_of
 from unwind.server.manager_names import FEATURES_KEY, REGISTRATION
 
@@ -39,11 +39,11 @@ _RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleB
 
 
 # The manager writes webhooks, policies and the ExtensionConfig, which Helm does not know and cannot remove with their
-# feature: hooks that no manager serves would hold every cluster. A registration of 0.1.0 means all features. Without a
+# feature: hooks that no manager serves would hold every cluster. A registration of 0.1.0 names no features. Without a
 # cluster (`helm template`), `lookup` finds nothing.
 _CHECKS = f"""\
 {{{{- with lookup "v1" "ConfigMap" .Release.Namespace "{REGISTRATION}" }}}}
-{{{{- range splitList "," (default "{",".join(sorted(ALL))}" (get (default dict .data) "{FEATURES_KEY}")) }}}}
+{{{{- range splitList "," (default "{",".join(sorted(UNRECORDED))}" (get (default dict .data) "{FEATURES_KEY}")) }}}}
 {{{{- if and . (not (has . $.Values.features)) }}}}
 {{{{- fail (printf "cannot remove feature %s with Helm; keep it in `features`, or uninstall Unwind first" .) }}}}
 {{{{- end }}}}
@@ -114,7 +114,7 @@ class _Placeholders:
 def templates() -> dict[str, str]:
     """The generated templates by file name."""
     helm = _Placeholders()
-    workload = Workload(
+    workload = ManagerWorkload(
         image=helm.value('include "unwind.image" .'),
         replicas=helm.value(".Values.replicas"),
         pull_policy=helm.value(".Values.image.pullPolicy"),
@@ -156,14 +156,27 @@ def templates() -> dict[str, str]:
         else:
             files["manager.yaml"].append(_if(condition, _rendered(manifest)))
     hook = by_feature(
-        lambda chosen: uninstall_hook.objects(msgspec.structs.replace(setting, features=chosen), workload)
+        lambda chosen: uninstall_hook.hook_objects(msgspec.structs.replace(setting, features=chosen), workload)
     )
     files["uninstall.yaml"] = [_if(condition, _rendered(item)) for item, condition in hook]
     labels = helm.entries(".Values.monitoring.labels")
-    found = "".join(map(_rendered, monitoring.objects(setting.namespace, labels=labels)))
+    found = "".join(map(_rendered, monitoring.monitoring_objects(setting.namespace, labels=labels)))
     files["monitoring.yaml"] = [_if(".Values.monitoring.enabled", found)]
+    files["obsolete.yaml"] = [_taken_over(item, setting.namespace) for item in obsolete.retired_rights(setting)]
     made = {name: _HEAD + helm.rendered("".join(found)) for name, found in files.items()}
     return {**made, "checks.yaml": _HEAD + _CHECKS}
+
+
+def _taken_over(manifest: Object, namespace: str) -> str:
+    """An object of an earlier version of Unwind, for the revision of the release that finds it.
+
+    Helm deletes only what an earlier revision had. So one revision takes it over, and the next one does not have it.
+    """
+    api_version, kind, name = manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
+    named = f'(printf "{name.replace(namespace, "%s")}" .Release.Namespace)'
+    label = f'dig "metadata" "labels" "{names.MANAGED_BY_LABEL}" ""'
+    found = f'({label} (lookup "{api_version}" "{kind}" "" {named}))'
+    return _if(f'eq {found} "{names.MANAGED_BY_UNWIND}"', _rendered(manifest))
 
 
 def _kept(crd: Object) -> Object:
@@ -191,8 +204,9 @@ def _recording(manifest: Object, written: str) -> Object:
 
 
 def _choices() -> list[Features]:
-    found = [frozenset(some) for size in range(len(Feature) + 1) for some in combinations(Feature, size)]
-    return [some for some in found if Feature.ADDONS not in some or Feature.CAPI in some]
+    """None, each, each two, and all: enough to see which features bring an object, and that it needs no two of them."""
+    some = [frozenset(chosen) for size in range(3) for chosen in combinations(Feature, size)]
+    return list(dict.fromkeys([*(it | {Feature.CAPI} if it & GATED else it for it in some), ALL]))
 
 
 def by_feature(build: Callable[[Features], list[Object]]) -> list[tuple[Object, str]]:

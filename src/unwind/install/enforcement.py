@@ -18,7 +18,7 @@ from unwind.api.unwind import TEARDOWNS
 from unwind.components import PROTECTION_GATE
 from unwind.install import rivals
 from unwind.kube.errors import ApiError, NotFoundError
-from unwind.protection import manifests, policies
+from unwind.protection import admission_policies, manifests
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -46,7 +46,7 @@ async def enforced(client: Client, kind: ProtectedKind, word: DeleteProtection) 
     """How protection is enforced for objects of a kind with this label value."""
     try:
         alone = kind.rest is None or word is DeleteProtection.ALWAYS
-        if alone and (policy := await _policy(client, policies.of(kind).name)):
+        if alone and (policy := await _policy(client, admission_policies.of(kind).name)):
             return Enforced(
                 way=POLICY,
                 by=f"{VALIDATING_ADMISSION_POLICIES.kind} {policy}",
@@ -93,7 +93,7 @@ def _asks(webhook: Object, kind: ProtectedKind) -> bool:
 
 
 def _among(name: str, listed: list[str]) -> bool:
-    return name in listed or policies.EVERYTHING in listed
+    return name in listed or admission_policies.EVERYTHING in listed
 
 
 async def _by_manager(client: Client, configuration: str) -> Enforced:

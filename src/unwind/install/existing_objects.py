@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.meta import ObjectMeta
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_ADMISSION_POLICIES, Resource
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.capi.manifests import VERSIONS
 from unwind.errors import UnwindError
@@ -33,7 +33,22 @@ class _Partial(msgspec.Struct):
     metadata: ObjectMeta
 
 
-async def served(client: Client) -> list[ServedKind]:
+async def require_admission_policies(client: Client, aim: str) -> str:
+    """The version of the API server; raises UnwindError if it is too old to serve admission policies."""
+    version: str = msgspec.json.decode(await client.raw("/version"))["gitVersion"]
+    try:
+        await client.list(VALIDATING_ADMISSION_POLICIES)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        raise UnwindError(
+            f"cannot {aim}: Kubernetes {version} does not serve ValidatingAdmissionPolicies",
+            remedy="use a cluster with Kubernetes 1.30 or later",
+        ) from error
+    return version
+
+
+async def served_kinds(client: Client) -> list[ServedKind]:
     """Each kind once, in the server's preferred version."""
     discovery = Discovery(client)
     for silent in await discovery.silent():
@@ -48,7 +63,7 @@ async def served(client: Client) -> list[ServedKind]:
     return list(found.values())
 
 
-async def metadata(
+async def list_metadata(
     client: Client, resource: Resource, *, namespace: str | None = None
 ) -> AsyncGenerator[ObjectMeta, None]:
     """The metadata of all objects of a kind."""
@@ -63,7 +78,7 @@ async def bearers(
     """The objects of a kind that bear something of ours, such as a finalizer."""
     if not kind.verbs >= {"list", "patch"}:
         return []
-    async with aclosing(metadata(client, kind.resource)) as found:
+    async with aclosing(list_metadata(client, kind.resource)) as found:
         return [(kind.resource, it) async for it in found if bears(it)]
 
 
@@ -73,12 +88,17 @@ def our_finalizers(metadata: ObjectMeta) -> list[str]:
 
 async def unfinished_teardowns(client: Client) -> list[Teardown]:
     """The teardowns that are running, or will run."""
+    return [it for it in await teardowns(client) if not it.finished]
+
+
+async def teardowns(client: Client) -> list[Teardown]:
+    """All teardowns, without those that the manager ignores."""
     try:
         await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{TEARDOWNS.plural}.{TEARDOWNS.group}")
     except NotFoundError:
         return []
-    teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
-    return [it for it in teardowns if not it.finished and names.SET_ASIDE_LABEL not in it.metadata.labels]
+    found = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
+    return [it for it in found if names.SET_ASIDE_LABEL not in it.metadata.labels]
 
 
 # Look up the existing object of a manifest, and whether its kind is served.

@@ -15,7 +15,7 @@ from unwind.api.features import Feature
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.errors import UnwindError
 from unwind.install import crd_fields, obsolete, rivals
-from unwind.install.existing_objects import ExistingObject, look
+from unwind.install.existing_objects import ExistingObject, look, require_admission_policies
 from unwind.install.manifests import called, definitions, manifests
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.server import path_keys
@@ -72,6 +72,7 @@ async def install(
     `accept_shadowing`: install Karmada's Clusters although `kubectl get clusters` means Cluster API's. `rotate_path`:
     replace the secret segments of our paths; the old ones stay accepted for a while.
     """
+    await require_admission_policies(client, "install")
     await _refuse_rivals(client, setting, warn)
     installed = await recorded_features(client, setting.namespace)
     # Without a record, for example after an interrupted uninstall, any feature may still be in use.
@@ -103,7 +104,7 @@ async def install(
             # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
             crds = [obj.name for obj in done if obj.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
-    for resource, obj in await obsolete.find(client, setting):
+    for resource, obj in await obsolete.find_obsolete(client, setting):
         metadata = obj["metadata"]
         with suppress(NotFoundError, ConflictError):  # deleted or replaced meanwhile
             await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
@@ -134,7 +135,7 @@ async def _put(client: Client, one: ExistingObject, elsewhere: dict[str, str]) -
 
 
 async def _refuse_rivals(client: Client, setting: Setting, warn: Callable[[str], None]) -> None:
-    alive = await rivals.find(client, setting.features, now=datetime.now(UTC))
+    alive = await rivals.find_rivals(client, setting.features, now=datetime.now(UTC))
     for item in alive:
         if item.rival.coexists:
             warn(f"{item.rival.name} is running ({item.found}): {item.rival.note}")

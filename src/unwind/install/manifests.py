@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from unwind.api import karmada, sveltos
+from unwind.api import features, karmada, sveltos
 from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.crds import DEFINITIONS
 from unwind.api.features import Feature
+from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -24,11 +25,11 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.rights import Right
-from unwind.api.workload import Workload
+from unwind.api.workload import ManagerWorkload
 from unwind.errors import UsageError
 from unwind.install import workload
 from unwind.install.register import REGISTER
-from unwind.server.manager_names import MANAGER, granted, marked
+from unwind.server.manager_names import MANAGER, granted_role, with_install_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +59,13 @@ _REGISTERED = (
 """Kinds that refuse requests, or call the manager. A manager in the cluster writes them itself when it is ready: before
 that, a webhook would refuse deletions, and Cluster API does not start while a registered extension does not answer."""
 _KINDS_OF = {
-    sveltos.CONFIG_GROUP: Feature.ADDONS,
-    sveltos.LIB_GROUP: Feature.ADDONS,
-    karmada.CLUSTERS.group: Feature.KARMADA,
-    karmada.WORKS.group: Feature.KARMADA,
+    sveltos.CONFIG_GROUP: frozenset({Feature.ADDONS}),
+    sveltos.LIB_GROUP: frozenset({Feature.ADDONS}),
+    karmada.CLUSTERS.group: frozenset({Feature.KARMADA}),
+    karmada.WORKS.group: frozenset({Feature.KARMADA}),
+    TEARDOWN_POLICIES.kind: features.POLICIES,
 }
-"""The features that bring kinds, by API group."""
+"""The features that bring kinds, by API group or by kind: any of them does."""
 
 
 def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
@@ -71,26 +73,26 @@ def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> 
     if setting.workload is None:
         return _manifests(setting, register)
     found = [manifest for manifest in _manifests(setting, register) if resource_of(manifest) not in _REGISTERED]
-    return [*found, *map(marked, workload.objects(setting.namespace, setting.workload))]
+    return [*found, *map(with_install_labels, workload.workload_objects(setting.namespace, setting.workload))]
 
 
 def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """All manifests of every way to install, and the objects that a running manager creates itself."""
     later = [manifest for contribution in _of(setting, register) for manifest in contribution.later(setting)]
-    running = workload.objects(setting.namespace, setting.workload or Workload(image=""))
-    return [*_manifests(setting, register), *map(marked, (*later, *running))]
+    running = workload.workload_objects(setting.namespace, setting.workload or ManagerWorkload(image=""))
+    return [*_manifests(setting, register), *map(with_install_labels, (*later, *running))]
 
 
 def _manifests(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
     _check(setting)
     kinds = [item.custom_resource_definition() for item in definitions(setting)]
-    return [*map(marked, (namespace(setting), *kinds)), *without_crds(setting, register)]
+    return [*map(with_install_labels, (namespace(setting), *kinds)), *without_crds(setting, register)]
 
 
 def without_crds(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """All manifests after the namespace and the CRDs, which take much longer to render."""
     others = [manifest for contribution in _of(setting, register) for manifest in contribution.manifests(setting)]
-    return [marked(manifest) for manifest in (*_rights(setting, register), *others)]
+    return [with_install_labels(manifest) for manifest in (*_rights(setting, register), *others)]
 
 
 def _of(setting: Setting, register: Sequence[Contribution]) -> list[Contribution]:
@@ -115,7 +117,8 @@ def definitions(setting: Setting) -> list[KindDefinition]:
     return [
         definition
         for definition in DEFINITIONS
-        if (feature := _KINDS_OF.get(definition.resource.group)) is None or feature in setting.features
+        if (by := _KINDS_OF.get(definition.resource.kind) or _KINDS_OF.get(definition.resource.group)) is None
+        or by & setting.features
     ]
 
 
@@ -134,7 +137,9 @@ def called(obj: Object) -> str:
 def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
     """The admission policies that install writes, and their bindings. The manager restores deleted ones."""
     found = [
-        marked(manifest) for contribution in _of(setting, register) for manifest in contribution.manifests(setting)
+        with_install_labels(manifest)
+        for contribution in _of(setting, register)
+        for manifest in contribution.manifests(setting)
     ]
     kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
     made, bindings = ([item for item in found if item["kind"] == kind] for kind in kinds)
@@ -144,7 +149,9 @@ def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> t
 def webhooks(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
     """The webhook configurations that install writes. The manager restores deleted ones."""
     found = [
-        marked(manifest) for contribution in _of(setting, register) for manifest in contribution.manifests(setting)
+        with_install_labels(manifest)
+        for contribution in _of(setting, register)
+        for manifest in contribution.manifests(setting)
     ]
     kinds = (VALIDATING_WEBHOOK_CONFIGURATIONS.kind, MUTATING_WEBHOOK_CONFIGURATIONS.kind)
     return [item for item in found if item["kind"] in kinds]
@@ -198,7 +205,7 @@ def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
             for feature, rights in feature_rights(setting, register).items()
             if rights
             # There is one manager per namespace, so its name identifies cluster-scoped objects.
-            for manifest in granted(
+            for manifest in granted_role(
                 setting,
                 f"{MANAGER}:{home}" if feature == CORE else f"{MANAGER}-{feature}:{home}",
                 rules=[right.rule() for right in rights],

@@ -10,7 +10,7 @@ from unwind.api.names import NAME_LABEL
 from unwind.api.resources import CONFIG_MAPS, Resource
 from unwind.install import alerts
 from unwind.install.dashboard import dashboard
-from unwind.server.manager_names import CERTIFICATE, MANAGER, SERVICE, marked
+from unwind.server.manager_names import CERTIFICATE, MANAGER, SERVICE, with_install_labels
 
 Object = dict[str, Any]
 
@@ -19,12 +19,12 @@ DASHBOARD = "unwind-dashboard"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - the path of Prometheus' own token
 
 
-def objects(namespace: str, *, labels: dict[str, str]) -> list[Object]:
+def monitoring_objects(namespace: str, *, labels: dict[str, str]) -> list[Object]:
     """All of them. `labels`: by which the Prometheus operator selects its objects."""
     found = [_service_monitor(namespace), alerts.prometheus_rule(namespace)]
     for item in found:
         item["metadata"]["labels"] = labels
-    return [marked(item) for item in (*found, _dashboard(namespace))]
+    return [with_install_labels(item) for item in (*found, _dashboard(namespace))]
 
 
 def _service_monitor(namespace: str) -> Object:

@@ -8,14 +8,14 @@ import msgspec
 
 from unwind.api import capi, features
 from unwind.api.features import Feature
-from unwind.api.names import Finalizer
+from unwind.api.names import MACHINE_GATE_ANNOTATION, Finalizer
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import TEARDOWNS
 from unwind.errors import UnwindError
 from unwind.install import existing_objects
 from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
-from unwind.server.manager_names import MANAGER, granted, is_ours, marked
+from unwind.server.manager_names import MANAGER, granted_role, is_ours, with_install_labels
 
 if TYPE_CHECKING:
     from unwind.api.features import Features
@@ -33,15 +33,16 @@ _FINALIZERS = {
     Finalizer.WORK: frozenset({Feature.KARMADA}),
     Finalizer.EXTERNAL: frozenset({Feature.EXTERNAL}),
     Finalizer.CREDENTIALS: frozenset({Feature.ADDONS, Feature.KARMADA}),
+    Finalizer.HANDLE: features.COMPANIONS,
 }
 """The features whose controllers remove a finalizer."""
 _SHOWN = 5
 
 
-def retired(setting: Setting) -> list[Object]:
+def retired_rights(setting: Setting) -> list[Object]:
     """What version 0.1.0 installed and this one does not: its rules are in the roles of the features."""
     names = (f"{MANAGER}-{name}:{setting.namespace}" for name in ("profiles", "gate"))
-    return [marked(manifest) for name in names for manifest in granted(setting, name, rules=[])]
+    return [with_install_labels(manifest) for name in names for manifest in granted_role(setting, name, rules=[])]
 
 
 async def refuse_in_use(client: Client, setting: Setting, before: Features) -> None:
@@ -51,10 +52,12 @@ async def refuse_in_use(client: Client, setting: Setting, before: Features) -> N
     ends = {finalizer for finalizer, by in _FINALIZERS.items() if by & removed and not by & setting.features}
     held = [
         f"{resource.kind} {it.namespace}/{it.name}" if it.namespace else f"{resource.kind} {it.name}"
-        for kind in await existing_objects.served(client)
+        for kind in await existing_objects.served_kinds(client)
         for resource, it in await existing_objects.bearers(client, kind, existing_objects.our_finalizers)
         if ends & set(it.finalizers)
     ]
+    if Feature.GATES in removed:
+        held += await _held_machines(client)
     if Feature.CAPI in removed:
         running = await existing_objects.unfinished_teardowns(client)
         held += [
@@ -66,17 +69,29 @@ async def refuse_in_use(client: Client, setting: Setting, before: Features) -> N
         shown = ", ".join(held[:_SHOWN]) + (f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else "")
         raise UnwindError(
             f"cannot remove feature {features.written(removed)}: Unwind still holds {shown}",
-            remedy=f"delete them and wait until they are gone, or install with --features"
-            f" {features.written(before | setting.features)}",
+            remedy="delete them and wait until they are gone (Machines: choose another gate in TeardownPolicies), or"
+            f" install with --features {features.written(before | setting.features)}",
         )
 
 
-async def find(client: Client, setting: Setting) -> list[tuple[Resource, Object]]:
+async def _held_machines(client: Client) -> list[str]:
+    """Machines that Cluster API would never delete, because nothing removes our annotation any more."""
+    return [
+        f"{resource.kind} {it.namespace}/{it.name}"
+        for kind in await existing_objects.served_kinds(client)
+        if (kind.resource.group, kind.resource.plural) == (capi.MACHINES.group, capi.MACHINES.plural)
+        for resource, it in await existing_objects.bearers(
+            client, kind, lambda it: MACHINE_GATE_ANNOTATION in it.annotations
+        )
+    ]
+
+
+async def find_obsolete(client: Client, setting: Setting) -> list[tuple[Resource, Object]]:
     """The objects to delete, in order: first the rights, so that a running manager does not restore the others."""
     kept = {_key(manifest) for manifest in everything(setting)}
     whole = everything(msgspec.structs.replace(setting, features=features.ALL))
     found: list[tuple[Resource, Object]] = []
-    for manifest in (*retired(setting), *reversed(whole)):
+    for manifest in (*retired_rights(setting), *reversed(whole)):
         # CRDs stay: their objects are user data.
         if _key(manifest) in kept or resource_of(manifest) == CUSTOM_RESOURCE_DEFINITIONS:
             continue

@@ -12,7 +12,9 @@ from unwind.addons.manifests import ADDONS, SUMMARIES
 from unwind.api import names
 from unwind.api.resources import CLUSTER_ROLES, SECRETS, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
-from unwind.capi.manifests import ATTRIBUTION, GATING, REGISTERING
+from unwind.capi.manifests import ATTRIBUTION, GATING, HELD, MACHINE_GATES, REGISTERING
+from unwind.companions.manifests import CAAPH, FLUX, HELM, POLICIES
+from unwind.drain.manifests import DRAIN
 from unwind.external.manifests import EXTERNAL, GRANTED
 from unwind.install.own_objects import GUARDING
 from unwind.install.rivals import CONFLICTING
@@ -160,6 +162,11 @@ REGISTER: Sequence[Contribution] = (
     SUMMARIES,
     TENANTS,
     MEMBERS,
+    POLICIES,
+    CAAPH,
+    DRAIN,
+    FLUX,
+    HELM,
     PROTECTING,
     REQUESTS,
     GUARDING,
@@ -167,5 +174,7 @@ REGISTER: Sequence[Contribution] = (
     USERS,
     REGISTERING,
     ATTRIBUTION,
+    HELD,
+    MACHINE_GATES,
     GATING,
 )

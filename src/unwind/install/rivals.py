@@ -119,7 +119,7 @@ class Alive(msgspec.Struct, frozen=True):
     remedy: str
 
 
-async def find(client: Client, features: Features, *, now: datetime) -> list[Alive]:
+async def find_rivals(client: Client, features: Features, *, now: datetime) -> list[Alive]:
     """The rivals of these features that are running in this cluster."""
     if not any(rival.feature in features for rival in RIVALS):
         return []
@@ -162,7 +162,7 @@ def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
                 rival.leases
                 and namespace == rival.namespace
                 and fnmatchcase(name, rival.leases)
-                and held(lease, now=now)
+                and lease_held(lease, now=now)
             ):
                 holder = lease["spec"]["holderIdentity"]
                 seen.append(
@@ -175,7 +175,7 @@ def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
     return seen
 
 
-def held(lease: Object, *, now: datetime) -> bool:
+def lease_held(lease: Object, *, now: datetime) -> bool:
     """Whether the Lease is held and renewed in time. A Lease without renewTime counts as held."""
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity"):
@@ -217,6 +217,6 @@ async def alive(client: Client, namespace: str) -> list[str]:
         {
             lease["spec"]["holderIdentity"]
             for lease in leases
-            if lease["metadata"]["name"].startswith(LEASE_PREFIX) and held(lease, now=now)
+            if lease["metadata"]["name"].startswith(LEASE_PREFIX) and lease_held(lease, now=now)
         }
     )

@@ -49,7 +49,7 @@ async def refuse_enforced(client: Client, namespace: str) -> None:
         )
 
 
-async def deployment(client: Client, namespace: str) -> Object | None:
+async def manager_deployment(client: Client, namespace: str) -> Object | None:
     """The manager's Deployment, if it runs in the cluster."""
     try:
         found = await client.get(DEPLOYMENTS, MANAGER, namespace=namespace)
@@ -60,7 +60,7 @@ async def deployment(client: Client, namespace: str) -> Object | None:
 
 async def refuse_running_manager(client: Client, namespace: str) -> None:
     """A running manager would recreate what is deleted. One in the cluster is stopped by `stop`."""
-    if await deployment(client, namespace) is None and (alive := await rivals.alive(client, namespace)):
+    if await manager_deployment(client, namespace) is None and (alive := await rivals.alive(client, namespace)):
         raise UnwindError(
             f"cannot uninstall: a manager is running ({', '.join(alive)})",
             remedy="stop it, wait until its Leases expire (30s), and retry",
@@ -69,7 +69,7 @@ async def refuse_running_manager(client: Client, namespace: str) -> None:
 
 async def stop(client: Client, namespace: str) -> bool:
     """Scale the Deployment to zero, and return when no replica holds a Lease. Returns whether there is one."""
-    found = await deployment(client, namespace)
+    found = await manager_deployment(client, namespace)
     if found is None:
         return False
     if found["spec"].get("replicas") != 0:
@@ -90,5 +90,5 @@ async def stop(client: Client, namespace: str) -> bool:
 
 
 async def _has_replicas(client: Client, namespace: str) -> bool:
-    found = await deployment(client, namespace)
+    found = await manager_deployment(client, namespace)
     return bool(found and (found.get("status") or {}).get("replicas"))

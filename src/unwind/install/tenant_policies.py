@@ -184,10 +184,11 @@ def _credentials(setting: Setting) -> list[Object]:
 # Attribution: annotations that name a user
 
 
-# The manager's webhook writes the first two for the user of the request, as part of that request, and the third by a
+# The manager's webhook writes the first three for the user of the request, as part of that request, and the last by a
 # request of its own.
 _NAMING = {
     names.FORCE_RELEASE_BY_ANNOTATION: f"{{}} == {_USER}",
+    names.FORCE_RELEASE_GROUPS_ANNOTATION: "{} == request.userInfo.?groups.orValue([]).join('\\n')",
     # "Needless by jane": the new value and the user.
     names.REMOVE_STRATEGY_BY_ANNOTATION: f"{{}}.endsWith(' by ' + {_USER})",
     names.DELETION_REQUESTED_BY_ANNOTATION: "false",
@@ -200,6 +201,18 @@ def _names_anew(annotation: str) -> str:
     return f"({new}.hasValue() && ({_CREATED} || {new} != {old}))"
 
 
+def _attributes(annotation: str) -> str:
+    """CEL: the request attributes something to the user that an annotation names.
+
+    A new release is attributed to a user whom an earlier one has left on the object: the webhook replaces that name,
+    but it may not be available.
+    """
+    if annotation not in (names.FORCE_RELEASE_BY_ANNOTATION, names.FORCE_RELEASE_GROUPS_ANNOTATION):
+        return _names_anew(annotation)
+    there = f"object.?metadata.?annotations[?'{annotation}'].hasValue()"
+    return f"({_names_anew(annotation)} || ({there} && {_names_anew(names.FORCE_RELEASE_ANNOTATION)}))"
+
+
 def _attribution(setting: Setting) -> list[Object]:
     policy = {
         "matchConstraints": {
@@ -210,12 +223,15 @@ def _attribution(setting: Setting) -> list[Object]:
             ]
         },
         "matchConditions": [
-            {"name": "names-a-user", "expression": " || ".join(map(_names_anew, _NAMING))},
+            {
+                "name": "names-a-user",
+                "expression": " || ".join(map(_names_anew, (*_NAMING, names.FORCE_RELEASE_ANNOTATION))),
+            },
             {"name": "not-the-manager", "expression": f"!{BY_MANAGER}"},
         ],
         "validations": [
             {
-                "expression": f"!{_names_anew(name)} || {true.format(f'object.metadata.annotations[{name!r}]')}",
+                "expression": f"!{_attributes(name)} || {true.format(f'object.metadata.annotations[{name!r}]')}",
                 "messageExpression": f"'annotation {name} must name the user of the request, ' + {_USER}",
                 "reason": "Forbidden",
             }

@@ -30,10 +30,10 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import INVENTORIES
 from unwind.errors import UnwindError
-from unwind.install import existing_objects, rivals, stopping
+from unwind.install import existing_objects, member_handles, rivals, stopping
 from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
-from unwind.install.obsolete import retired
+from unwind.install.obsolete import retired_rights
 from unwind.install.own_objects import kinds_name
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours
@@ -54,8 +54,8 @@ _CALLING = {
     for resource in (EXTENSION_CONFIGS, VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
 }
 _POLICIES = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
-# Annotations by which the manager remembers something on objects of others.
-_REMEMBERED = (names.OWNERS_ANNOTATION, names.CAPI_CLUSTER_ANNOTATION)
+# Annotations by which the manager remembers something on objects of others, or holds them.
+_REMEMBERED = (names.OWNERS_ANNOTATION, names.CAPI_CLUSTER_ANNOTATION, names.MACHINE_GATE_ANNOTATION)
 _TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
 
 
@@ -100,7 +100,7 @@ async def survey(
     if not leave_addons:
         await stopping.refuse_enforced(client, setting.namespace)
     await stopping.refuse_running_manager(client, setting.namespace)
-    whole = [*retired(setting), *everything(setting)]
+    whole = [*retired_rights(setting), *everything(setting)]
     found = [manifest for manifest in whole if not of_chart or _is_managers(manifest)]
     theirs = [] if of_chart else crds
     return InstalledState(
@@ -184,6 +184,9 @@ async def uninstall(
         for manifest in filter(_calls, reversed(everything(setting))):
             if again := await _ours(client, manifest):
                 await delete(again)
+    # Before the Secrets with their credentials are released.
+    on_members, failed = await member_handles.release_on_members(client, announce)
+    kept += failed
     for resource, metadata in bearers:
         await _release(client, resource, metadata)
         announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
@@ -213,7 +216,7 @@ async def uninstall(
             kept.append(f"Namespace {called(obj)}: {refusal}")
         elif not (_calls(obj) or _is_mark(obj) or obj in policies):
             await delete(obj)
-    return UninstallResult(deleted=tuple(deleted), released=len(bearers), kept=tuple(kept))
+    return UninstallResult(deleted=tuple(deleted), released=len(bearers) + on_members, kept=tuple(kept))
 
 
 async def _restore(client: Client, obj: Object) -> None:
@@ -260,7 +263,7 @@ async def _count(client: Client, crd: Object) -> Crd:
         namespaced=spec["scope"] == "Namespaced",
     )
     objects = 0
-    async with aclosing(existing_objects.metadata(client, resource)) as found:
+    async with aclosing(existing_objects.list_metadata(client, resource)) as found:
         async for _ in found:
             objects += 1
     return Crd(metadata["name"], metadata["uid"], objects)
@@ -272,7 +275,7 @@ def _adopted(crd: Object) -> str:
 
 
 async def _all_bearers(client: Client) -> tuple[tuple[Resource, ObjectMeta], ...]:
-    kinds = await existing_objects.served(client)
+    kinds = await existing_objects.served_kinds(client)
     return tuple([bearer for kind in kinds for bearer in await existing_objects.bearers(client, kind, _bears)])
 
 
@@ -325,11 +328,11 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
 async def _in_use(client: Client, namespace: str) -> str:
     """Objects in our namespace that are not ours or are user data; empty if there are none."""
     there: list[str] = []
-    for kind in await existing_objects.served(client):
+    for kind in await existing_objects.served_kinds(client):
         resource = kind.resource
         if not resource.namespaced or "list" not in kind.verbs or resource.plural in _TELLING:
             continue
-        async with aclosing(existing_objects.metadata(client, resource, namespace=namespace)) as found:
+        async with aclosing(existing_objects.list_metadata(client, resource, namespace=namespace)) as found:
             there += [f"{resource.kind} {item.name}" async for item in found if _counts(resource, item)]
     shown = ", ".join(there[:5])
     return f"{shown} and {len(there) - 5} more" if len(there) > 5 else shown

@@ -27,12 +27,12 @@ from unwind.api.rights import Right
 from unwind.install import workload
 from unwind.install.manifests import everything, manifests, resource_of
 from unwind.server import path_keys
-from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION, marked
+from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION, with_install_labels
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.rights import Setting
-    from unwind.api.workload import Workload
+    from unwind.api.workload import ManagerWorkload
 
 Object = dict[str, Any]
 
@@ -53,7 +53,7 @@ _DELETED = (
 )
 
 
-def objects(setting: Setting, running: Workload) -> list[Object]:
+def hook_objects(setting: Setting, running: ManagerWorkload) -> list[Object]:
     """The Job and its rights, in the order of their creation. Helm deletes them when the Job has succeeded."""
     return [*_rights(setting), _hook(_job(setting.namespace, running), weight=0)]
 
@@ -106,7 +106,7 @@ def _deleting(setting: Setting) -> list[Right]:
     return rights
 
 
-def _job(namespace: str, running: Workload) -> Object:
+def _job(namespace: str, running: ManagerWorkload) -> Object:
     container = {
         "name": "uninstall",
         "image": running.image,
@@ -149,7 +149,7 @@ def _hook(manifest: Object, *, weight: int) -> Object:
         # Also the rights of a Job that failed: Helm deletes hooks that came before it as succeeded.
         _POLICY: "before-hook-creation,hook-succeeded",
     }
-    written = marked(manifest)
+    written = with_install_labels(manifest)
     return written | {"metadata": written["metadata"] | {"annotations": annotations}}
 
 

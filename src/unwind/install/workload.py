@@ -14,7 +14,7 @@ from unwind.server.manager_names import HTTPS_PORT, MANAGER, METRICS_PORT
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
-    from unwind.api.workload import Workload
+    from unwind.api.workload import ManagerWorkload
 
 Object = dict[str, Any]
 
@@ -29,12 +29,12 @@ _CA_DIRECTORY = "/etc/unwind/ca"
 _CA_DIRECTORIES = f"/etc/ssl/certs:{_CA_DIRECTORY}"
 
 
-def objects(namespace: str, workload: Workload) -> list[Object]:
+def workload_objects(namespace: str, workload: ManagerWorkload) -> list[Object]:
     """The Deployment and what belongs to it; the Service and the rights are those of every installation."""
     return [network_policy(namespace), disruption_budget(namespace), deployment(namespace, workload)]
 
 
-def deployment(namespace: str, workload: Workload) -> Object:
+def deployment(namespace: str, workload: ManagerWorkload) -> Object:
     container = {
         "name": "manager",
         "image": workload.image,
@@ -102,7 +102,7 @@ def deployment(namespace: str, workload: Workload) -> Object:
     }
 
 
-def environment(workload: Workload) -> list[Object]:
+def environment(workload: ManagerWorkload) -> list[Object]:
     """The variables of a container of our image: the Pod's identity, the namespace, proxies and CA certificates."""
     fields = {
         "POD_NAME": "metadata.name",
@@ -127,7 +127,7 @@ def environment(workload: Workload) -> list[Object]:
     return [*fixed, *workload.env]
 
 
-def volumes(workload: Workload) -> list[Object]:
+def volumes(workload: ManagerWorkload) -> list[Object]:
     return [
         # In memory: credentials of members are never on a disk.
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},

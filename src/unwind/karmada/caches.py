@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
@@ -17,7 +16,6 @@ from unwind.kube.informers import Informer, InformerFactory, InformerSet
 if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client
-    from unwind.kube.metrics import Metrics
 
 
 def executes_for(namespace: str) -> str:
@@ -31,14 +29,7 @@ class KarmadaCaches(InformerSet):
 
     name = "members' caches"
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        informers: InformerFactory | None = None,
-        metrics: Metrics | None = None,
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
         """`informers`: those that the process shares."""
         super().__init__()
         self.clusters: Informer[Cluster] = Informer(
@@ -70,25 +61,11 @@ class KarmadaCaches(InformerSet):
             NAMESPACES, troubled=self._troubled(NAMESPACES), listed=self._listed
         )
         """Mainly for execution namespaces."""
-        if metrics:
-            for informer in self._informers():
-                metrics.informer(informer)
-
-    @property
-    def ready(self) -> bool:
-        """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
-        return all(informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers())
 
     @property
     def settled(self) -> bool:
         """Whether all caches are synced. No object may be considered absent before that."""
         return all(informer.synced for informer in self._informers())
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self._informers():
-                tasks.create_task(informer.run())
 
     def cluster(self, name: str) -> Cluster | None:
         return self.clusters.cache.get(Key("", name))

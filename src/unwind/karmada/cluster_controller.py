@@ -171,7 +171,7 @@ class ClusterController(Controller[str]):
         if await self._goes(cluster):
             return  # and its namespace with it; the caches may see these events in another order
         try:
-            body = join_objects.namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
+            body = join_objects.member_namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
             await self._client.create(NAMESPACES, body)
         except AlreadyExistsError:
             return  # the cache is stale
@@ -189,7 +189,7 @@ class ClusterController(Controller[str]):
         target = targets.of_karmada(cluster)
         try:
             if not cluster.metadata.terminating and not self._kept(target):
-                await credentials.hold(self._client, target)
+                await credentials.hold_secret(self._client, target)
             async with self._members.member(target) as member:
                 if stranger := member_health.stranger(cluster, member.system_uid):
                     return stranger

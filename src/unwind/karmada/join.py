@@ -82,16 +82,16 @@ async def rehearse(home: Client, member: Client, options: JoinOptions) -> list[O
     refuse."""
     found = await _look(home, member, options)
     mark = {names.JOINED_LABEL: found.home}
-    secret = join_objects.secret(options, member.connection, "", home=found.home)
+    secret = join_objects.credentials_secret(options, member.connection, "", home=found.home)
     secret["stringData"] = {TOKEN_KEY: _NO_TOKEN}
     del secret["data"][TOKEN_KEY]
     return [
-        join_objects.namespace(options.namespace, labels=mark),
-        *(body for _, body in join_objects.credentials(options, home=found.home)),
-        join_objects.namespace(options.namespace, labels=mark),
+        join_objects.member_namespace(options.namespace, labels=mark),
+        *(body for _, body in join_objects.member_objects(options, home=found.home)),
+        join_objects.member_namespace(options.namespace, labels=mark),
         secret,
-        join_objects.cluster(options, member.connection, identity=found.identity),
-        join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}"),
+        join_objects.member_cluster(options, member.connection, identity=found.identity),
+        join_objects.member_namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}"),
     ]
 
 
@@ -159,16 +159,16 @@ class _Work:
     async def carry_out(self) -> None:
         options, home, member = self._options, self._found.home, self._member
         mark = {names.JOINED_LABEL: home}
-        await self._ensure(member, NAMESPACES, join_objects.namespace(options.namespace, labels=mark))
-        for resource, body in join_objects.credentials(options, home=home):
+        await self._ensure(member, NAMESPACES, join_objects.member_namespace(options.namespace, labels=mark))
+        for resource, body in join_objects.member_objects(options, home=home):
             await self._ensure(member, resource, body)
-        await self._ensure(self._home, NAMESPACES, join_objects.namespace(options.namespace, labels=mark))
+        await self._ensure(self._home, NAMESPACES, join_objects.member_namespace(options.namespace, labels=mark))
         secret = await self._ensure_secret()
         cluster = await self._ensure_cluster()
         await self._ensure_owner(secret, cluster)
         # Labelled with its owner: one that another cluster of this name left behind is a different object.
         label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
-        execution = join_objects.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}", labels=label)
+        execution = join_objects.member_namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}", labels=label)
         await self._ensure(self._home, NAMESPACES, execution)
 
     async def take_back(self) -> list[str]:
@@ -190,7 +190,7 @@ class _Work:
     async def _delete(self, client: Client, resource: Resource, made: Object) -> None:
         meta, called = made["metadata"], self._called(client, resource, made)
         if resource is NAMESPACES and (inside := await _inside(client, meta["name"])):
-            self._announce(f"keeping {called}: it contains {contents.named(inside)}")
+            self._announce(f"keeping {called}: it contains {contents.first_names(inside)}")
             return
         try:
             await client.delete(resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"))
@@ -224,8 +224,8 @@ class _Work:
             if await self._serves(found):
                 self._report(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
-        token = await tokens.request(member, namespace=options.namespace, account=options.account)
-        body = join_objects.secret(options, member.connection, token, home=self._found.home)
+        token = await tokens.request_token(member, namespace=options.namespace, account=options.account)
+        body = join_objects.credentials_secret(options, member.connection, token, home=self._found.home)
         await tokens.prove(self._connection(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
@@ -243,12 +243,12 @@ class _Work:
             await tokens.prove(connection, identity=self._found.identity)
         except (ApiError, UnreachableError):
             return False
-        token = tokens.read(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
+        token = tokens.read_claims(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
         return token is None or not token.due(datetime.now(UTC))
 
     def _connection(self, secret: Object) -> ClusterConnection:
         """The same connection that the control plane will use."""
-        body = join_objects.cluster(self._options, self._member.connection, identity=self._found.identity)
+        body = join_objects.member_cluster(self._options, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
 
     async def _ensure_cluster(self) -> Object:
@@ -256,13 +256,13 @@ class _Work:
         before = self._found.cluster
         if before is None:
             made = await self._create(
-                self._home, CLUSTERS, join_objects.cluster(options, connection, identity=self._found.identity)
+                self._home, CLUSTERS, join_objects.member_cluster(options, connection, identity=self._found.identity)
             )
             if made is None:
                 raise UnwindError(f"cannot join {options.name}: another join of it is running", remedy="retry")
             await self._refuse_twins(msgspec.convert(made, Cluster))
             return await self._strategy_once(made)
-        body = join_objects.cluster(options, connection, identity=self._found.identity)
+        body = join_objects.member_cluster(options, connection, identity=self._found.identity)
         annotations = body["metadata"].get("annotations") or {}
         patch = {
             "metadata": {"uid": before.metadata.uid, "annotations": annotations},
@@ -359,7 +359,7 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
             remedy="fix this, then run `unwind join` again",
         ) from error
     cluster = join_objects.existing_member(options, clusters, identity=identity, server=member.connection.server)
-    made = join_objects.credentials(options, home=uid)
+    made = join_objects.member_objects(options, home=uid)
     # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (
         (member, NAMESPACES, options.namespace, None),

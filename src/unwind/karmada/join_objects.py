@@ -65,11 +65,11 @@ def role(name: str) -> str:
     return f"{names.KARMADA_ROLE}{account(name)}"
 
 
-def namespace(name: str, *, labels: dict[str, str] | None = None) -> Object:
+def member_namespace(name: str, *, labels: dict[str, str] | None = None) -> Object:
     return _object(NAMESPACES, name, labels=labels)
 
 
-def credentials(options: JoinOptions, *, home: str) -> list[tuple[Resource, Object]]:
+def member_objects(options: JoinOptions, *, home: str) -> list[tuple[Resource, Object]]:
     """Unwind's objects in a member, in order of creation. `home`: the uid of the control plane's kube-system
     namespace."""
     mark = {names.JOINED_LABEL: home}
@@ -94,14 +94,14 @@ def credentials(options: JoinOptions, *, home: str) -> list[tuple[Resource, Obje
     ]
 
 
-def secret(options: JoinOptions, connection: ClusterConnection, token: str, *, home: str) -> Object:
+def credentials_secret(options: JoinOptions, connection: ClusterConnection, token: str, *, home: str) -> Object:
     """The Secret with the member's credentials."""
     data = {TOKEN_KEY: token.encode()} | ({CA_BUNDLE_KEY: connection.authority} if connection.authority else {})
     body = _object(SECRETS, options.name, namespace=options.namespace, labels={names.JOINED_LABEL: home})
     return {**body, "data": {key: base64.b64encode(text).decode() for key, text in data.items()}}
 
 
-def cluster(options: JoinOptions, connection: ClusterConnection, *, identity: str) -> Object:
+def member_cluster(options: JoinOptions, connection: ClusterConnection, *, identity: str) -> Object:
     """The Cluster object of the member. `identity`: the uid of its kube-system namespace."""
     body = _object(CLUSTERS, options.name)
     if options.remove_strategy:

@@ -12,8 +12,9 @@ import msgspec
 
 from unwind.api.fields import Unknown
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
-from unwind.api.meta import ref_of
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import ConditionType, Reason
+from unwind.api.policies import SourceKind
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort
@@ -26,14 +27,14 @@ from unwind.kube.errors import ApiError
 from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice, lost
-from unwind.teardown.gate import GateHolder
-from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps
+from unwind.teardown.gate import GateHolder, UncachedGateSource
+from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Step
     from unwind.deleters.attempt import Waiting
     from unwind.inventory.inventories import Inventories, Item
     from unwind.karmada.caches import KarmadaCaches
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.targets import AddonTarget, ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval
+    from unwind.teardown.step_sources import ClusterVoices, StepPolicies
 
 _CRD = f"{CLUSTERS.plural}.{CLUSTERS.group}"
 # An API server answers this for a kind that it does not serve.
@@ -66,7 +68,7 @@ async def paired_members(client: Client, uid: str) -> list[Cluster]:
     return msgspec.convert(paired, list[Cluster])
 
 
-async def remaining(client: Client, inventories: Inventories, member: Cluster) -> list[ObjectRef]:
+async def remaining_works(client: Client, inventories: Inventories, member: Cluster) -> list[ObjectRef]:
     """The Works that must be removed from a member and are not yet, read from the API server."""
     works: list[Work] = []
     if not (await client.sighting(CLUSTERS, member.metadata.name, uid=member.metadata.uid)).absent:
@@ -84,11 +86,10 @@ def step_name(member: Cluster) -> str:
     return f"Member/{member.metadata.name}"
 
 
-def step_of(member: Cluster, works: Sequence[ObjectRef]) -> SourceSteps:
-    """The step of a member for the teardown of its Cluster; none if its Works stay (pure)."""
+def step_of(member: Cluster, works: Sequence[ObjectRef], voices: ClusterVoices | None = None) -> SourceSteps:
+    """The step of a member for the teardown of its Cluster; none if its Works stay (pure). `voices`: what policies say
+    besides its removeStrategy."""
     strategy = member.removal
-    if strategy is RemoveStrategy.NEEDLESS:
-        return SourceSteps()
     said: tuple[TeardownNotice, ...] = ()
     if isinstance(strategy, Unknown):
         message = f"removeStrategy of member {member.metadata.name}: {strategy}; nothing is removed from this cluster"
@@ -98,19 +99,42 @@ def step_of(member: Cluster, works: Sequence[ObjectRef]) -> SourceSteps:
         object=ref_of(CLUSTERS, member.metadata),
         kind="Member",
         declared=member.metadata.name,
-        effort=Effort.ENFORCE,
+        source=SourceKind.WORK.value,
+        effort=Effort.LEAVE if strategy is RemoveStrategy.NEEDLESS else Effort.ENFORCE,
         objects=len(works),
     )
-    return SourceSteps(steps=(SourceStep(draft=draft),), said=said)
+    step = SourceStep(draft=draft)
+    if voices:
+        step = voices.merged(SourceKind.WORK, _named(member), step, own_from=_own_from(member.metadata.name))
+    return SourceSteps() if step.draft.effort is Effort.LEAVE else SourceSteps(steps=(step,), said=said)
+
+
+def _named(member: Cluster) -> ObjectRef:
+    return ObjectRef(kind="Member", name=member.metadata.name)
+
+
+def _own_from(member: str) -> str:
+    return f"removeStrategy of member {member}"
 
 
 class MemberSteps(FollowedSource):
     """The steps of Clusters that are also members: one for each member with removeStrategy Required."""
 
-    def __init__(self, client: Client, caches: KarmadaCaches, inventories: Inventories) -> None:
+    def __init__(
+        self,
+        client: Client,
+        caches: KarmadaCaches,
+        inventories: Inventories,
+        *,
+        policies: StepPolicies | None = None,
+    ) -> None:
+        """`policies`: TeardownPolicies, whose voices count besides the removeStrategy of members."""
         self._client = client
         self._caches = caches
         self._inventories = inventories
+        self._policies = policies
+        self._targets: set[Key] = set()
+        """The clusters whose steps were asked for their terms."""
         self._waiting: set[asyncio.Event] = set()
         caches.works.subscribe(lambda _: self._wake())
         caches.clusters.subscribe(lambda _: self._wake())
@@ -125,9 +149,11 @@ class MemberSteps(FollowedSource):
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         if gone:
             return SourceSteps()
+        members = await paired_members(self._client, target.ref.uid)
+        voices = await self._policies.of(target) if self._policies and members else None
         found = [
-            step_of(member, await remaining(self._client, self._inventories, member))
-            for member in await paired_members(self._client, target.ref.uid)
+            step_of(member, await remaining_works(self._client, self._inventories, member), voices)
+            for member in members
         ]
         return SourceSteps(
             steps=tuple(step for one in found for step in one.steps),
@@ -141,10 +167,31 @@ class MemberSteps(FollowedSource):
 
         self._caches.clusters.subscribe(tell)
 
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
+        member = self._caches.clusters.cache.get(Key("", step.object.name))
+        if self._policies is None or not step.effort_from or member is None:
+            return StepTerms()
+        self._targets.add(Key(target.ref.namespace, target.ref.name))
+        own = Effort.LEAVE if member.removal is RemoveStrategy.NEEDLESS else Effort.ENFORCE
+        own_from = _own_from(step.object.name)
+        named = _named(member)
+        return StepTerms(
+            paused=self._policies.conflict(step, SourceKind.WORK, target, named=named, own=own, own_from=own_from)
+        )
+
+    def follow_terms(self, changed: Callable[[Key], None]) -> None:
+        def tell() -> None:
+            for key in self._targets:
+                changed(key)
+
+        if self._policies:
+            self._policies.follow(tell)
+            self._caches.clusters.subscribe(lambda _: tell())
+
     async def left(self, member: ObjectRef) -> list[ObjectRef]:
         """The Works of a member that remain."""
         cluster = Cluster(metadata=msgspec.structs.replace(Cluster().metadata, name=member.name, uid=member.uid))
-        return await remaining(self._client, self._inventories, cluster)
+        return await remaining_works(self._client, self._inventories, cluster)
 
     def next_change(self) -> asyncio.Event:
         """An event that is set when a Work or a member changes."""
@@ -236,22 +283,11 @@ class _Unjoin:
         )
 
 
-class MemberGateSource:
+class MemberGateSource(UncachedGateSource):
     """The members that block the deletion of a Cluster before its Teardown exists."""
-
-    synced = True
-    settled = True
 
     def __init__(self, client: Client) -> None:
         self._client = client
-
-    def known(self, target: AddonTarget) -> list[GateHolder]:
-        del target
-        return []  # only the API server is asked
-
-    def holding(self, target: AddonTarget) -> list[GateHolder]:
-        del target
-        return []
 
     async def read(
         self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None

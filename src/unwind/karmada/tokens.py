@@ -65,7 +65,7 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
         return now >= self.issued + (self.expires - self.issued) / 3
 
 
-def read(token: str) -> TokenClaims | None:
+def read_claims(token: str) -> TokenClaims | None:
     """The claims of a token; None if it does not expire, or is opaque."""
     try:
         _, payload, _ = token.split(".")
@@ -80,7 +80,7 @@ def read(token: str) -> TokenClaims | None:
     return TokenClaims(namespace=bound.namespace, account=bound.serviceaccount.name, issued=issued, expires=expires)
 
 
-async def request(client: Client, *, namespace: str, account: str) -> str:
+async def request_token(client: Client, *, namespace: str, account: str) -> str:
     """A new token for a service account."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -147,7 +147,7 @@ class Renewing:
         try:
             if way is None or way.version != meta.resource_version:
                 target = targets.of_karmada(cluster)
-                secret = await credentials.secret(self._client, target)
+                secret = await credentials.read_secret(self._client, target)
                 if credentials.connection(target, secret) != member.connection:
                     return  # just written; the event triggers the next probe
                 way = _Way(secret["metadata"]["resourceVersion"], member.connection, _token(secret))
@@ -164,7 +164,7 @@ class Renewing:
         if self._ours(cluster) is None or way is None or way.token is None or not cluster.spec.id:
             return False
         try:
-            secret = await credentials.secret(self._client, targets.of_karmada(cluster))
+            secret = await credentials.read_secret(self._client, targets.of_karmada(cluster))
             if secret["metadata"]["resourceVersion"] == way.version:
                 return False  # it is the rejected one
             async with Client(way.connection) as member:
@@ -181,8 +181,8 @@ class Renewing:
         if not old.account:
             return False
         target = targets.of_karmada(cluster)
-        secret = await credentials.secret(self._client, target)
-        fresh = await request(member, namespace=old.namespace, account=old.account)
+        secret = await credentials.read_secret(self._client, target)
+        fresh = await request_token(member, namespace=old.namespace, account=old.account)
         patch = {"data": {TOKEN_KEY: base64.b64encode(fresh.encode()).decode()}}
         way = credentials.connection(target, {**secret, "data": {**(secret.get("data") or {}), **patch["data"]}})
         # Never replace a working token by one that is not verified.
@@ -191,7 +191,7 @@ class Renewing:
             written = await self._client.revise(SECRETS, secret, patch)
         except (ConflictError, NotFoundError):
             return False  # changed or deleted by another client: handled at the next probe
-        self._connections[cluster.metadata.uid] = _Way(written["metadata"]["resourceVersion"], way, read(fresh))
+        self._connections[cluster.metadata.uid] = _Way(written["metadata"]["resourceVersion"], way, read_claims(fresh))
         note = f"renewed the token in Secret {target.home}/{target.secret}"
         self._recorder.report(_regarding(cluster), EventReason.TOKEN_RENEWED, note, action="Renew")
         log.info("member token renewed", cluster=cluster.metadata.name)
@@ -217,7 +217,7 @@ def unauthorized(error: UnwindError) -> bool:
 
 def _token(secret: Object) -> TokenClaims | None:
     try:
-        return read(base64.b64decode((secret.get("data") or {}).get(TOKEN_KEY, ""), validate=True).decode())
+        return read_claims(base64.b64decode((secret.get("data") or {}).get(TOKEN_KEY, ""), validate=True).decode())
     except (binascii.Error, UnicodeDecodeError):
         return None
 

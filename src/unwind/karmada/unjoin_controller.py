@@ -30,10 +30,10 @@ from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import not_seen, revise, who_set, who_wrote
 from unwind.members import targets
 from unwind.members.targets import ClusterTarget
-from unwind.teardown import plan, release
+from unwind.teardown import force_release, plan
 from unwind.teardown.drafts import misunderstood
+from unwind.teardown.force_release import LetGo
 from unwind.teardown.records import KEEP, TeardownRecords, target_of
-from unwind.teardown.release import LetGo
 from unwind.teardown.runner import ended_without_target
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
@@ -42,6 +42,7 @@ from unwind.teardown.step_sources import Sources
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from unwind.api.unwind import Inventory
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -184,14 +185,15 @@ class UnjoinController(Controller[Key]):
         if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
             return await self._records.retain(key)  # other finalizers remain
         await self._write_status(cluster, before)
-        teardown = await self._records.written(target, partial(self._drafted, target))
+        read: list[Inventory] = []
+        teardown = await self._records.written(target, partial(self._drafted, target, read=read))
         let_go = await self._let_go(cluster, teardown)
-        if not teardown.finished and release.overdue(teardown, now=self._clock.now()):
-            let_go = let_go or release.expired(teardown.spec)
+        if not teardown.finished and force_release.overdue(teardown, now=self._clock.now()):
+            let_go = let_go or force_release.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:
             teardown = await self._records.written(target, partial(self._drafted, target, decided=True))
         if teardown.spec.plan is None:
-            left = release.remaining(teardown, now=self._clock.now())  # the plan is blocked
+            left = force_release.remaining_seconds(teardown, now=self._clock.now())  # the plan is blocked
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         leaving = UnjoinRunner(
             teardown,
@@ -204,18 +206,25 @@ class UnjoinController(Controller[Key]):
             written=self._teardowns.take,
             changed=lambda: self._queue.add(key),
             owns=lambda: self._owner.owns(str(key)),
+            read=read,
         )
         if let_go:  # before the first step, so that none starts
             leaving.release(let_go)
         self._runners.begin(key, leaving)
         return None
 
-    async def _drafted(self, target: ClusterTarget, *, decided: bool = False, gone: bool = False) -> Drafted:
-        return await plan.draft(self._sources, self._deps, target, decided=decided, gone=gone)
+    async def _drafted(
+        self, target: ClusterTarget, *, decided: bool = False, gone: bool = False, read: list[Inventory] | None = None
+    ) -> Drafted:
+        """`read`: gets the Inventories that were read for the plan."""
+        drafted = await plan.draft(self._sources, self._deps, target, decided=decided, gone=gone)
+        if read is not None:
+            read[:] = drafted.read
+        return drafted
 
     async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
         """The release of the member by a person before everything is removed, if there is one."""
-        if forced := await release.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
+        if forced := await force_release.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
             return forced
         if not remove_strategy.lowered(cluster, teardown.spec.plan):
             return None

@@ -33,7 +33,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
 from unwind.protection.deleter import ProtectionLink
 from unwind.removal.places import by_place, member_of
-from unwind.removal.removal import release
+from unwind.removal.removal import unmark
 from unwind.teardown.drafts import lost
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.step_runner import REACH, StepRunner
@@ -41,7 +41,7 @@ from unwind.teardown.step_sources import Sources
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.drafts import Lost, TeardownNotice
-    from unwind.teardown.release import LetGo
+    from unwind.teardown.force_release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
 
 
@@ -181,7 +181,7 @@ class UnjoinCleanup:
             owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
             async with member_of(self._means.members, those[0], self._target) as member:
                 await gather_limited(
-                    (release(member, item, owner=owners[item.chunk]) for item in left if item.entry.object.uid),
+                    (unmark(member, item, owner=owners[item.chunk]) for item in left if item.entry.object.uid),
                     limit=_AT_ONCE,
                 )
 
@@ -388,9 +388,11 @@ class UnjoinRunner:
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
         owns: Callable[[], bool] = lambda: True,
+        read: Iterable[Inventory] = (),
     ) -> None:
         """`namespace`: the execution namespace. `written`: called with the record when its end is written. `changed`:
-        called when the blockers of the cleanup change. `owns`: whether this replica may still act for it."""
+        called when the blockers of the cleanup change. `owns`: whether this replica may still act for it. `read`: as
+        for `TeardownRunner`."""
         self.target = target
         self._teardown = teardown
         self._means = means
@@ -412,6 +414,7 @@ class UnjoinRunner:
                 said=said,
                 sources=Sources((source,)),
                 owns=owns,
+                read=read,
             )
         )
 

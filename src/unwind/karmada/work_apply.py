@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata
     from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.release import LetGo
+    from unwind.teardown.force_release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_runner import StepRunner
 
@@ -208,4 +208,4 @@ class WorkApplier:
     async def _hold(self, target: ClusterTarget) -> None:
         if credentials.is_held(self._secrets.cache.get(Key(target.home, target.secret))):
             return
-        await self._holding.ask((target.home, target.secret), lambda: credentials.hold(self._client, target))
+        await self._holding.ask((target.home, target.secret), lambda: credentials.hold_secret(self._client, target))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unwind import logs
 from unwind.api.names import KARMADA_MANAGED_LABEL, OWNER_LABEL
-from unwind.deploy.placements import key_of
+from unwind.deploy.placements import inventory_key
 from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer, may_be_newer
@@ -348,4 +348,4 @@ def _owner(it: Metadata) -> str:
 
 
 def _key(resource: Resource, key: Key) -> str:
-    return key_of(resource.group, resource.kind, key.namespace, key.name)
+    return inventory_key(resource.group, resource.kind, key.namespace, key.name)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.karmada.work_status import WorkWriter
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.release import LetGo
+    from unwind.teardown.force_release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.withdrawal import Withdrawal, Withdrawals
     from unwind.teardown.withdrawal_records import WithdrawalRecords

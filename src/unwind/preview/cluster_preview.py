@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,25 @@ import msgspec
 
 from unwind.addons import cluster_summaries
 from unwind.addons.matching import ProfileKey
-from unwind.addons.step_source import read_steps
+from unwind.addons.step_source import merged, read_steps
 from unwind.api import capi, karmada, sveltos
 from unwind.api.annotation_values import VolumePolicy, volume_policy
+from unwind.api.caaph import HELM_RELEASE_PROXIES, HelmReleaseProxy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
-from unwind.api.unwind import Effort, Entry, Plan, Step
+from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
+from unwind.companions import proxy_rules
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.handle_requests import refused_proxies
+from unwind.companions.helm_release_proxies import HelmReleaseProxies
+from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
-from unwind.karmada.member_steps import paired_members, remaining
+from unwind.karmada.member_steps import paired_members, remaining_works
 from unwind.karmada.remove_strategy import steps_of
 from unwind.kube.client import Client
 from unwind.kube.decoding import Metadata
@@ -35,7 +43,15 @@ from unwind.planning.blast_radius import blast_radius
 from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
-from unwind.preview import object_preview, removal_forecast
+from unwind.preview import flux_preview, object_preview, removal_forecast
+from unwind.preview.companion_preview import (
+    NOTHING,
+    CompanionPreview,
+    HandleOutlook,
+    preview_companions,
+    preview_handle,
+)
+from unwind.preview.cost_preview import Cost, CostPreview, preview_costs
 from unwind.preview.member_preview import MemberPreview, preview_member
 from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast, PlannedStep, why_kept
@@ -49,6 +65,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
+    from unwind.companions.companion import Companion
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
 
@@ -78,6 +95,9 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
         if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind):
             cluster = await client.get(named.resource, named.name, namespace=named.where, type=capi.Cluster)
             return await _of_capi(places, cluster)
+        if kind == (HELM_RELEASE_PROXIES.group, HELM_RELEASE_PROXIES.kind):
+            proxy = await client.get(named.resource, named.name, namespace=named.where, type=HelmReleaseProxy)
+            return await _of_proxy(places, proxy)
         if kind == (sveltos.LIB_GROUP, sveltos.SVELTOS_CLUSTERS.kind):
             registered = await client.get(
                 named.resource, named.name, namespace=named.where, type=sveltos.SveltosCluster
@@ -89,13 +109,24 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
         if kind in ((profile.group, profile.kind) for profile in removal_forecast.PROFILES):
             profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
             return await _of_profile(places, named.resource, profile)
+        if kind in flux_preview.KINDS:
+            return await flux_preview.of_flux(client, fleet, here, named, home=home)
         return await object_preview.of_object(here, named, home=home, volumes=volumes)
 
 
 async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     target = targets.of_capi(cluster)
-    found = await gather(places.inventories, target, [await read_steps(places.client, target)])
-    warnings: tuple[str, ...] = () if target.has_class else (_NO_GATE,)
+    policies, others = await _policies(places, target)
+    drain = await _costs(places, target, others)
+    profiles = await read_steps(places.client, target)
+    if policies:
+        decided = tuple(merged(policies, step) for step in profiles.steps)
+        profiles = msgspec.structs.replace(profiles, steps=decided)
+    sources = [profiles, others.steps, drain.steps]
+    found = await gather(places.inventories, target, sources)
+    chunks = drain.with_chunks(others.with_chunks(found.chunks.values()))
+    warnings: tuple[str, ...] = () if target.has_class or _held_without_hook(policies) else (_NO_GATE,)
+    warnings += drain.unknown
     warnings += await _waits_for_members(places, target)
     around: list[Content] = []
     try:
@@ -109,10 +140,70 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         cluster.metadata,
         found.drafted(),
         found.drafted(decided=True).plan or Plan(),
-        found.chunks.values(),
+        chunks,
         along=contents.descendants(around, [target.ref.uid]),
         said=await _profile_annotations(places, found.drafts),
         warnings=warnings,
+        others=others,
+        costs=drain.costs(found.drafts, chunks),
+    )
+
+
+async def _costs(places: Places, target: ClusterTarget, others: CompanionPreview) -> CostPreview:
+    """What costs money on a cluster, and the drain of its policies."""
+    try:
+        policies = await read_cluster_policies(places.client, target)
+        recorded = await places.inventories.on(target.ref.uid)
+    except UnwindError as error:
+        # Not every user may list policies.
+        return CostPreview(unknown=(f"cannot read what is drained: {error}",))
+    return await preview_costs(places.fleet, target, policies, others.with_chunks(recorded))
+
+
+async def _named(target: ClusterTarget, release: ObjectRef) -> bool:
+    """Whether a policy names a release exactly, which counts only when it is removed."""
+    del target, release
+    return False
+
+
+def _held_without_hook(policies: ClusterPolicies | None) -> bool:
+    gate = policies.gate if policies else None
+    return gate is not None and gate.kind in (Gate.MACHINES, Gate.ADMISSION)
+
+
+async def _policies(places: Places, target: ClusterTarget) -> tuple[ClusterPolicies | None, CompanionPreview]:
+    """The policies of a cluster, and what other deployers have there."""
+    client = places.client
+    companions: tuple[Companion, ...] = (
+        FluxCompanion(client),
+        HelmReleaseProxies(client, places.inventories, None),
+        HelmCompanion(client, None, named=_named),
+    )
+    try:
+        policies = await read_cluster_policies(client, target)
+    except UnwindError as error:
+        # Not every user may list policies.
+        return None, CompanionPreview(unknown=(f"cannot read the TeardownPolicies of the cluster: {error}",))
+    selected = bool(policies.policies)
+    return policies, await preview_companions(companions, policies, places.fleet, target, selected=selected)
+
+
+async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
+    """The preview of the deletion of a HelmReleaseProxy, whose cluster stays."""
+    where = proxy.spec.cluster_ref
+    cluster = await places.client.get(capi.CLUSTERS, where.name, namespace=where.namespace, type=capi.Cluster)
+    companion = HelmReleaseProxies(places.client, places.inventories, None)
+    return await preview_handle(
+        companion,
+        places.fleet,
+        targets.of_capi(cluster),
+        ref_of(HELM_RELEASE_PROXIES, proxy.metadata),
+        HandleOutlook(
+            leaks=proxy_rules.why_leaked(proxy),
+            refused=partial(refused_proxies, proxy),
+            recreated=proxy_rules.recreated_by(proxy, deleting=cluster.metadata.terminating),
+            unknown_if_empty=proxy_rules.why_unknown(proxy),
+        ),
     )
 
 
@@ -121,7 +212,7 @@ async def _waits_for_members(places: Places, target: ClusterTarget) -> tuple[str
     found: list[str] = []
     try:
         for member in await paired_members(places.client, target.ref.uid):
-            works = await remaining(places.client, places.inventories, member)
+            works = await remaining_works(places.client, places.inventories, member)
             if works and member.removal is not karmada.RemoveStrategy.NEEDLESS:
                 name = member.metadata.name
                 found.append(
@@ -170,6 +261,8 @@ async def _of_cluster(
     along: Sequence[Content] = (),
     said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     warnings: tuple[str, ...] = (),
+    others: CompanionPreview = NOTHING,
+    costs: tuple[Cost, ...] = (),
 ) -> Foreseen:
     """`made`: the plan to show, even if a value is unknown and no plan would be written; a refusal reports that.
     `said`: the annotations of profiles and Works, by the uid of the owner of their objects."""
@@ -184,7 +277,10 @@ async def _of_cluster(
         takes_along=lambda step: step.object.uid in takers,
     )
     made = told.plan or made
-    seen = await _look(places, target, _planned(made, chunks, takers, policies))
+    # What other deployers delete does not go through the chain of deleters.
+    owned = {chunk.spec.owner.uid for chunk in others.chunks}
+    planned = [chunk for chunk in chunks if chunk.spec.owner.uid not in owned]
+    seen = await _look(places, target, _planned(made, planned, takers, policies))
     # An unknown value holds the whole plan.
     held = [Told(target.ref, item.message) for item in drafted.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
@@ -199,7 +295,13 @@ async def _of_cluster(
         seen,
         along=along,
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
-        warnings=(*warnings, *(item.message for item in drafted.said if item.type is not ConditionType.UNKNOWN_VALUE)),
+        others=others,
+        costs=costs,
+        warnings=(
+            *warnings,
+            *others.unknown,
+            *(item.message for item in drafted.said if item.type is not ConditionType.UNKNOWN_VALUE),
+        ),
     )
 
 
@@ -382,11 +484,13 @@ def _foreseen(
     along: Sequence[Content] = (),
     refusals: Iterable[Told] = (),
     warnings: Iterable[str] = (),
+    others: CompanionPreview = NOTHING,
+    costs: tuple[Cost, ...] = (),
 ) -> Foreseen:
     left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
     taken = [foreign for preview in seen for foreign in preview.forecast.along]
     objects = {
-        name: _forecast(step, entries, seen, {foreign.uid for foreign in taken})
+        name: others.forecast(step, entries) or _forecast(step, entries, seen, {foreign.uid for foreign in taken})
         for name, (step, entries) in _by_step(made, chunks).items()
     }
     going = {name: tuple(it.entry for it in some if it.fate is ForecastFate.GOES) for name, some in objects.items()}
@@ -409,6 +513,7 @@ def _foreseen(
         f"cannot read a member, so dependents there are unknown: {preview.unseen}" for preview in seen if preview.unseen
     ]
     protection = [found for preview in seen for found in preview.protected]
+    protection += others.protected(entry for some in going.values() for entry in some)
     doubts = [warning for preview in seen for warning in preview.forecast.warnings]
     # What a Namespace or CRD contains changes during the deletion.
     emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]
@@ -425,8 +530,10 @@ def _foreseen(
         refusals=tuple(refusals),
         blocked=tuple(Told(it.object, it.why) for it in protection if not it.by_contents),
         staying=tuple(Told(it.entry.object, it.why) for some in staying.values() for it in some),
+        leaks=(*others.leaks, *(Told(ref, why) for why in others.unknown)),
         warnings=warned,
         critical_path=critical_path(made),
+        costs=costs,
     )
 
 

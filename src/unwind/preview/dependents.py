@@ -38,14 +38,14 @@ Used = tuple[str, str, str, str]
 """An object by group, kind, namespace and name, as references name it."""
 
 
-def used(ref: ObjectRef) -> Used:
+def used_objects(ref: ObjectRef) -> Used:
     return ref.group, ref.kind, ref.namespace, ref.name
 
 
 async def dependent_warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...]:
     """A warning for each of these objects that is used by an object that stays. Kinds that are forbidden or not served
     are skipped."""
-    refs = {used(ref): ref for ref in going}
+    refs = {used_objects(ref): ref for ref in going}
     uids = {ref.uid for ref in refs.values()}
     there = {(ref.group, ref.kind) for ref in refs.values()}
     told: dict[Used, list[str]] = {}

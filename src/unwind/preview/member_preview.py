@@ -31,7 +31,7 @@ from unwind.removal import volume_claims
 from unwind.removal.foreign_content import is_container
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from unwind.api.unwind import Entry
     from unwind.kube.client import Object
@@ -184,8 +184,7 @@ def spared(tried: Iterable[PlannedStep], protection: Iterable[ProtectedObject]) 
 
 async def _protected(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]) -> list[ProtectedObject]:
     """The objects that may not be deleted."""
-    entries = [entry for step in steps for entry in step.entries]
-    found = await removal_forecast.protected_objects(member, await _labelled(member, entries), cluster=cluster)
+    found = await protected_entries(member, cluster, [entry for step in steps for entry in step.entries])
     known = {item.object.uid for item in found}
     for entry in [entry for step in steps if step.take_along for entry in step.entries]:
         ref = entry.object
@@ -193,6 +192,11 @@ async def _protected(member: Member, cluster: ObjectRef, steps: Sequence[Planned
             held = await protected_object(member.client, Item("", "", entry).resource, ref, cluster=cluster)
             found += [held] if held else []
     return found
+
+
+async def protected_entries(member: Member, cluster: ObjectRef, entries: Collection[Entry]) -> list[ProtectedObject]:
+    """The objects of these entries that are protected by their label."""
+    return await removal_forecast.protected_objects(member, await _labelled(member, entries), cluster=cluster)
 
 
 async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:

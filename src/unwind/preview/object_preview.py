@@ -17,12 +17,15 @@ from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import Radius, blast_radius
 from unwind.planning.progress import critical_path
 from unwind.preview import dependents, member_preview, removal_forecast
+from unwind.preview.cost_preview import Cost
 from unwind.preview.member_preview import BoundVolume
 from unwind.removal import deletion_scope
 from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
 from unwind.removal.order import Facts, Stage, order, stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unwind.kube.discovery import Named
     from unwind.members.member import Member
     from unwind.preview.member_preview import CloudResources
@@ -61,8 +64,12 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     blocked: tuple[Told, ...] = ()
     """Protected objects that the deletion waits for, while it removes others."""
     staying: tuple[Told, ...] = ()
+    leaks: tuple[Told, ...] = ()
+    """What a deployer would leave behind, and what could not be read."""
     warnings: tuple[str, ...] = ()
     critical_path: tuple[str, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    """What costs money outside a cluster that is deleted, and what becomes of it."""
 
 
 async def of_object(
@@ -102,10 +109,14 @@ def foreseen(
 
 def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
     """The stages of the removal as steps, and the objects of each (pure)."""
-    facts = Facts(balancers=cloud.balancers)
     kept = bool(seen.keeping)
     going = [item for item in seen.going if not (kept and item is seen.target)]
-    items = [Item("", str(number), entry_of(item)) for number, item in enumerate(going)]
+    return staged([Item("", str(number), entry_of(item)) for number, item in enumerate(going)], cloud)
+
+
+def staged(items: Sequence[Item], cloud: CloudResources) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
+    """The stages in which these objects are removed, as steps (pure)."""
+    facts = Facts(balancers=cloud.balancers)
     steps: list[Step] = []
     objects: dict[str, tuple[ObjectRef, ...]] = {}
     for together in order(items, facts):

@@ -27,7 +27,7 @@ from unwind.protection.namespace_cache import UNFINISHED
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import DeletionScope, Told, is_a, ref_to
 from unwind.removal.foreign_content import foreign_message, is_container, is_lease, is_left_over, lease_holder, sort
-from unwind.removal.releases import taken_over_by
+from unwind.removal.helm_releases import taken_over_by
 from unwind.removal.survey import Served
 
 if TYPE_CHECKING:

@@ -13,31 +13,25 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.clock import SYSTEM
 from unwind.components import Mode
 from unwind.errors import UnwindError
 from unwind.kube import decoding
-from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
-from unwind.kube.workqueue import Backoff, Queue
 from unwind.protection import manifests
-from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours, remembered
-from unwind.server.path_segments import Segments, redacted
+from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours, recorded_extension
+from unwind.server.registration import RegistrationController
 from unwind.server.webhook_controller import mended, with_authorities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.resources import Resource
-    from unwind.clock import Clock
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
     from unwind.kube.decoding import RawObject
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
-    from unwind.server.answering import Answering
+    from unwind.server.registration import RegistrationDeps
 
 
 # Restores the policies that `unwind install` wrote as well, with or without the feature gate: admission policies do not
@@ -45,69 +39,36 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-_RETRY = Backoff(first=0.5, limit=30.0)
 
-
-class ProtectionController:
+class ProtectionController(RegistrationController):
     """Creates the policies and webhooks while the feature gate is on, and deletes them while it is off."""
 
     name = "protection"
 
     def __init__(
         self,
-        client: Client,
+        deps: RegistrationDeps,
         *,
-        namespace: str,
         on: bool,
         mode: Mode = Mode.AUTO,
-        owner: ShardOwner,
-        metrics: Metrics,
         policies: tuple[list[Object], list[Object]] = ([], []),
         restored: Callable[[Resource, Object, str], None] = lambda *_: None,
-        segments: Segments | None = None,
-        answering: Answering | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install wrote, and their bindings,
-        which are restored. `restored`: called for each restored policy with what was wrong. `segments`: the secret
-        segments of our paths. `answering`: nothing is written before the manager answers."""
-        self._client = client
-        self._home = namespace
+        """`on`: the feature gate. `policies`: those that install wrote, and their bindings, which are restored.
+        `restored`: called for each restored policy with what was wrong."""
+        super().__init__(deps)
         self._on = on
         self._mode = mode
-        self._owner = owner
         self._restored = restored
         self._policies_installed = policies
-        self._segments = segments or Segments()
-        self._answering = answering
-        self._through_service = answering is not None and answering.through_service
         self._seen: set[str] = set()
         """The names of our policies that existed when they were last reconciled."""
-        self._key = manifests.protection_rules(namespace)
+        self._key = manifests.protection_rules(deps.namespace)
         self._unserved = asyncio.Event()
-        self._policies = self._follow(VALIDATING_ADMISSION_POLICIES, clock)
-        self._bindings = self._follow(VALIDATING_ADMISSION_POLICY_BINDINGS, clock)
-        self._webhooks = self._follow(VALIDATING_WEBHOOK_CONFIGURATIONS, clock)
-        self._installed = self._follow(CONFIG_MAPS, clock)
-        self._queue: Queue[str] = fenced_queue(
-            self.name,
-            self._reconcile,
-            lambda _: self._key,
-            owner=owner,
-            metrics=metrics,
-            failed=_log_failed,
-            backoff=_RETRY,
-            clock=clock,
-        )
-        owner.subscribe(self._look)
-        self._segments.subscribe(self._look)
-        if answering:
-            answering.subscribe(self._look)
-
-    @property
-    def ready(self) -> bool:
-        """Always true: a manager serves its webhooks even if it cannot register them."""
-        return True
+        self._policies = self._follow(VALIDATING_ADMISSION_POLICIES)
+        self._bindings = self._follow(VALIDATING_ADMISSION_POLICY_BINDINGS)
+        self._webhooks = self._follow(VALIDATING_WEBHOOK_CONFIGURATIONS)
+        self._installed = self._follow(CONFIG_MAPS)
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -127,33 +88,33 @@ class ProtectionController:
 
     # Events
 
-    def _follow(self, resource: Resource, clock: Clock) -> Informer[RawObject]:
+    def _follow(self, resource: Resource) -> Informer[RawObject]:
         at_home = self._home if resource.namespaced else None
         ours = REGISTRATION if resource.namespaced else f"{MANAGER}-"
 
         def troubled(error: Exception) -> None:
             if resource == VALIDATING_ADMISSION_POLICIES and isinstance(error, ApiError) and error.code == 404:
                 self._unserved.set()
-                self._look()
+                self._enqueue_all()
                 return
             log.info("watch failed, will retry", kind=resource.kind, why=str(error))
 
         def changed(change: Change[RawObject]) -> None:
             if change.key.name.startswith(ours):
-                self._look()
+                self._enqueue_all()
 
         informer = Informer(
             self._client,
             decoding.raw(resource),
             namespace=at_home,
-            clock=clock,
+            clock=self._clock,
             troubled=troubled,
-            listed=self._look,
+            listed=self._enqueue_all,
         )
         informer.subscribe(changed)
         return informer
 
-    def _look(self) -> None:
+    def _enqueue_all(self) -> None:
         self._queue.add(self._key)
 
     # Reconcile
@@ -161,7 +122,7 @@ class ProtectionController:
     async def _reconcile(self, _: str) -> float | None:
         if not self._owner.owns(self._key) or not (self._webhooks.synced and (self._installed.synced or not self._on)):
             return None
-        if self._answering and not self._answering.answered:
+        if not self._answered:
             return None
         served = self._policies.synced and self._bindings.synced
         if served and self._installed.synced:
@@ -199,7 +160,7 @@ class ProtectionController:
             kept = self._installed.cache.get(Key(self._home, REGISTRATION))
             if kept is None:
                 return None  # not installed, or being uninstalled
-            extension = remembered(kept.decode(), "")
+            extension = recorded_extension(kept.decode(), "")
             calling = manifests.called_at(extension, self._segments.key) if extension else None
             if calling is None:
                 where = f"ConfigMap/{self._home}/{REGISTRATION}"
@@ -263,8 +224,4 @@ class ProtectionController:
         if resource == VALIDATING_WEBHOOK_CONFIGURATIONS:
             return {manifests.protection_rules(self._home)}
         made = {obj["metadata"]["name"] for obj in manifests.policy_objects(self._home)[1]}
-        return made | manifests.retired(self._home)
-
-
-def _log_failed(_: str, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", why=redacted(str(error)))
+        return made | manifests.retired_policies(self._home)

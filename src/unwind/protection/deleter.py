@@ -124,7 +124,7 @@ async def protected_object(
         object=ref,
         denied=denied,
         set_by=who_wrote(obj, "metadata", "labels", DELETE_PROTECTION_LABEL) if has_label and not within else "",
-        command=rules.unprotect(kind.resource, ref.namespace, ref.name, cluster=cluster_option(cluster))
+        command=rules.unprotect_command(kind.resource, ref.namespace, ref.name, cluster=cluster_option(cluster))
         if has_label and not within
         else "",
     )

@@ -13,7 +13,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import Contribution, Right, Setting
-from unwind.protection import policies
+from unwind.protection import admission_policies
 from unwind.protection.kinds import KINDS
 from unwind.protection.webhook import webhook_manifest
 from unwind.server import path_segments
@@ -51,7 +51,7 @@ def protection_rules(namespace: str) -> str:
 def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
     """The policies and their bindings."""
     found: tuple[list[Object], list[Object]] = ([], [])
-    for policy in policies.policies():
+    for policy in admission_policies.protection_policies():
         name = policy_name(policy.name, namespace)
         found[0].append(_object(VALIDATING_ADMISSION_POLICIES, name, spec=policy.spec))
         spec = {"policyName": name, **policy.binding}
@@ -59,7 +59,7 @@ def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
     return found
 
 
-def retired(namespace: str) -> set[str]:
+def retired_policies(namespace: str) -> set[str]:
     """The names of the policies of earlier builds, and of their bindings."""
     return {policy_name(policy, namespace) for policy in RETIRED}
 
@@ -97,13 +97,13 @@ def _later(setting: Setting) -> list[Object]:
     made, bindings = policy_objects(setting.namespace)
     asking = configuration(setting.namespace, lambda path: webhook(setting, path), everything=True)
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
-    earlier = [_object(kind, name) for kind in kinds for name in sorted(retired(setting.namespace))]
+    earlier = [_object(kind, name) for kind in kinds for name in sorted(retired_policies(setting.namespace))]
     return [*made, *bindings, *earlier, asking]
 
 
 def _own_objects(setting: Setting) -> list[Right]:
     home = setting.namespace
-    ours = tuple(policy_name(policy.name, home) for policy in policies.policies())
+    ours = tuple(policy_name(policy.name, home) for policy in admission_policies.protection_policies())
     made, bindings, asking = (
         VALIDATING_ADMISSION_POLICIES,
         VALIDATING_ADMISSION_POLICY_BINDINGS,
@@ -124,7 +124,7 @@ def _own_objects(setting: Setting) -> list[Right]:
             bindings.group,
             (bindings.plural,),
             ("delete",),
-            tuple(sorted(retired(home))),
+            tuple(sorted(retired_policies(home))),
             why="Removes the bindings of policies of earlier versions.",
         ),
         Right(
@@ -141,7 +141,7 @@ def _own_objects(setting: Setting) -> list[Right]:
 def _reading(setting: Setting) -> list[Right]:
     """The read rules for custom resources: counting those of a CRD requires the right to list them."""
     needed: dict[str, list[str]] = {PODS.group: [PODS.plural]}
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if kind.namespaced or kind.rest):
         needed.setdefault(kind.group, []).append(kind.plural)
     why = "Counts what depends on a protected object."
     # Not `get`: on all resources it would include access to every container (pods/exec, nodes/proxy).

@@ -308,27 +308,22 @@ class ProtectionCaches:
 
     name = "protection's caches"
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        informers: InformerFactory | None = None,
-        metrics: Metrics | None = None,
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
         """`informers`: those that the process shares."""
         informers = informers or InformerFactory(client, clock=clock)
         self._troubles: dict[Resource, str] = {}
         self.counts = PodAndClaimCounts(client, clock=clock, troubled=self._troubled)
         self.guards = ProtectedObjects(client, informers=informers, clock=clock, troubled=self._troubled)
-        if metrics:
-            for informer in self.counts.informers:
-                metrics.informer(informer)
 
     @property
     def ready(self) -> bool:
         """Whether the caches are synced. A kind that is forbidden does not delay the others."""
         return all(informer.synced or informer.view.resource in self._troubles for informer in self._informers())
+
+    def observe(self, metrics: Metrics) -> None:
+        """Report the informers in these metrics."""
+        for informer in self.counts.informers:
+            metrics.informer(informer)
 
     @property
     def synced(self) -> bool:

@@ -90,14 +90,14 @@ def by_itself(subject: Subject) -> Denied | bool:
     if isinstance(word, Unknown) or (word is DeleteProtection.CASCADING and not subject.kind.cascading):
         return Denied(Why.UNKNOWN_VALUE, unknown(subject.label, subject.kind))
     if word is DeleteProtection.ALWAYS:
-        return Denied(Why.ALWAYS, always())
+        return Denied(Why.ALWAYS, always_protected())
     if subject.kind.rest:
         return False
     counted = subject.kind.count
     if counted is None:
         return True
     if subject.count is None:
-        return Denied(Why.NOT_KNOWN, unread(counted.what))
+        return Denied(Why.NOT_KNOWN, unreadable_count(counted.what))
     return _depending(counted.what, subject.count) or True
 
 
@@ -130,7 +130,7 @@ def unknown(value: str, kind: ProtectedKind) -> str:
     return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}: unknown value ({valid})"
 
 
-def always() -> str:
+def always_protected() -> str:
     """The message for a protected object."""
     return _said(DeleteProtection.ALWAYS)
 
@@ -140,7 +140,7 @@ def cascading(what: str, count: object) -> str:
     return f"{_said(DeleteProtection.CASCADING)} and {what} {count}>0"
 
 
-def unread(what: str) -> str:
+def unreadable_count(what: str) -> str:
     """The message if the number of dependents is not readable."""
     return f"{_said(DeleteProtection.CASCADING)} and unreadable {what}"
 
@@ -158,7 +158,7 @@ def label_of(denied: Denied) -> str:
     return f"label {said}" if said.startswith(DELETE_PROTECTION_LABEL) else f"label {DELETE_PROTECTION_LABEL}: {said}"
 
 
-def unprotect(resource: str, namespace: str, name: str, *, cluster: str = "") -> str:
+def unprotect_command(resource: str, namespace: str, name: str, *, cluster: str = "") -> str:
     """The command that removes the label. `resource`: its name for kubectl (deployments.apps). `cluster`: the member
     that it is on; empty for the management cluster."""
     where = f" -n {namespace}" if namespace else ""

@@ -15,7 +15,7 @@ from unwind.api import admission
 from unwind.api.names import DELETE_PROTECTION_LABEL, EventReason
 from unwind.kube.events import Regarding
 from unwind.kube.metrics import OTHER
-from unwind.protection import kinds, policies, rules, subjects
+from unwind.protection import admission_policies, kinds, rules, subjects
 from unwind.protection.kinds import EXEMPT, KINDS, Rest
 from unwind.protection.rules import Contents, Denied, Why
 from unwind.server.routes import Response, Route, refusal
@@ -82,7 +82,7 @@ class ProtectionWebhook:
     def deletion(self, body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
         """Whether an object may be deleted."""
         try:
-            asked = admission.asked(body)
+            asked = admission.admission_request(body)
         except ValueError as error:
             return _unread(body, error)
         if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == subjects.NULL:
@@ -103,7 +103,7 @@ class ProtectionWebhook:
     def labelling(self, body: bytes, request: Request) -> Response:
         """Whether a label value may be written: no new unknown value."""
         try:
-            asked = admission.asked(body)
+            asked = admission.admission_request(body)
         except ValueError as error:
             return _unread(body, error)
         if asked.operation not in ("CREATE", "UPDATE") or asked.sub_resource or asked.object == subjects.NULL:
@@ -215,7 +215,7 @@ def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> l
         CONTAINERS,
         operations=("DELETE",),
         labelled=False,
-        conditions=[policies.STANDING],
+        conditions=[admission_policies.STANDING],
         # It has no label itself, but may contain something protected: a stopped manager never blocks it.
         failurePolicy="Ignore",
         timeoutSeconds=_PATIENCE,
@@ -227,7 +227,7 @@ def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> l
         KINDS if everything else CONTAINERS,
         operations=("DELETE",),
         labelled=True,
-        conditions=[policies.STANDING],
+        conditions=[admission_policies.STANDING],
         failurePolicy="Fail",
         timeoutSeconds=_PATIENCE,
         sideEffects="NoneOnDryRun",
@@ -241,8 +241,12 @@ def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> l
         None,
         operations=("DELETE",),
         labelled=True,
-        conditions=[policies.STANDING, policies.not_of((*KINDS, *EXEMPT)), policies.UNCONTROLLED],
-        selecting=[policies.NOT_CASCADING],
+        conditions=[
+            admission_policies.STANDING,
+            admission_policies.not_of((*KINDS, *EXEMPT)),
+            admission_policies.UNCONTROLLED,
+        ],
+        selecting=[admission_policies.NOT_CASCADING],
         failurePolicy="Fail",
         timeoutSeconds=_PATIENCE,
         sideEffects="NoneOnDryRun",
@@ -253,7 +257,7 @@ def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> l
         None,
         operations=("CREATE", "UPDATE"),
         labelled=True,
-        conditions=[*policies.NEW_VALUE, policies.not_of(EXEMPT)],
+        conditions=[*admission_policies.NEW_VALUE, admission_policies.not_of(EXEMPT)],
         # An unknown value protects anyway, so writes do not wait for a stopped manager.
         failurePolicy="Ignore",
         timeoutSeconds=_SHORT,
@@ -279,7 +283,9 @@ def _webhook(
     return {
         "name": f"{name}.protection.unwind.dev",
         "clientConfig": client_config,
-        "rules": [policies.any_rule(*operations)] if kinds is None else policies.rules(kinds, operations),
+        "rules": [admission_policies.any_rule(*operations)]
+        if kinds is None
+        else admission_policies.resource_rules(kinds, operations),
         "matchPolicy": "Equivalent",
         "namespaceSelector": {},
         "objectSelector": {"matchExpressions": [exists, *selecting]},

@@ -40,8 +40,11 @@ _TIP = 8.0
 _CONTROL = re.compile(r"[^\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def svg(picture: Picture, *, theme: Theme = "auto") -> str:
-    """A self-contained SVG document: no scripts, fonts or external references."""
+def svg(picture: Picture, *, theme: Theme = "auto", styled: bool = True) -> str:
+    """A self-contained SVG document: no scripts, fonts or external references.
+
+    `styled`: with its style sheet; without, the page that it is a part of must have it.
+    """
     layout = laid_out(picture)
     width = max(layout.width, _LEAST)
     head = _HEAD + (_PROGRESS if picture.under_way else 0.0)
@@ -55,7 +58,7 @@ def svg(picture: Picture, *, theme: Theme = "auto") -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={label}>',
         f"<title>{_clean(picture.title)}</title>",
-        f"<style>{stylesheet(theme)}</style>",
+        f"<style>{stylesheet(theme)}</style>" if styled else "",
         f'<rect class="ground" width="{width:.0f}" height="{height:.0f}" rx="10"/>',
         *_head(picture, width),
         f'<g transform="translate({aside:.1f} {head:.1f})">',

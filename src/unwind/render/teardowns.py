@@ -34,7 +34,7 @@ _COLOURS = {
     Phase.REFUSED: "yellow",
     Phase.CANCELLED: "yellow",
 }
-_WHY = {
+CAUSES = {
     Cause.CLUSTER_DELETED.value: "deleted",
     Cause.UNJOINED.value: "unjoined",
     Cause.WITHDRAWN.value: "withdrawn",
@@ -65,12 +65,12 @@ def overview(teardowns: Sequence[Teardown], *, now: datetime, wide: bool = False
             bar(_share(item), _BAR, blocked=item.phase is Phase.HELD),
             f"{done}/{total}",
             str(item.status.left or ""),
-            age(item, now=now),
+            elapsed(item, now=now),
         ]
         if wide:
             deadline = f"{item.spec.deadline} ({item.spec.on_deadline})" if item.spec.deadline else ""
             cells += [
-                _WHY.get(item.spec.cause, item.spec.cause),
+                CAUSES.get(item.spec.cause, item.spec.cause),
                 item.spec.requested_by,
                 deadline,
                 item.metadata.name,
@@ -85,7 +85,7 @@ def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
     """One Teardown in full: steps, blockers and required actions."""
     done, total = gone(teardown)
     status = teardown.status
-    head = Text.assemble((teardown.spec.title, "bold"), "  ", phase(teardown), "  ", (age(teardown, now=now), ""))
+    head = Text.assemble((teardown.spec.title, "bold"), "  ", phase(teardown), "  ", (elapsed(teardown, now=now), ""))
     progress = Text.assemble(bar(_share(teardown), 30, blocked=teardown.phase is Phase.HELD), f" {done}/{total} gone")
     if status.wave:
         progress.append(f", wave {status.wave}")
@@ -180,7 +180,7 @@ def phase(teardown: Teardown) -> Text:
     return Text(str(now), style=_COLOURS.get(now, "magenta") if isinstance(now, Phase) else "magenta")
 
 
-def age(teardown: Teardown, *, now: datetime) -> str:
+def elapsed(teardown: Teardown, *, now: datetime) -> str:
     """The duration until now, or until it finished."""
     began = _began(teardown)
     if began is None:

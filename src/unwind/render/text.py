@@ -74,6 +74,11 @@ def _part(character: str) -> float:
     return _USUAL if ord(character) < 0x2E80 else _BROAD
 
 
+def plain(text: str) -> str:
+    """Text of another system for a terminal: control characters could move the cursor or change what was printed."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def counted(count: int, word: str) -> str:
     """A count with its noun: 1 step, 2 steps, 1,200 steps."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -31,9 +31,11 @@ from unwind.api.resources import (
     PODS,
 )
 from unwind.api.sveltos import PolicyRef
-from unwind.api.unwind import EntryState
+from unwind.api.unwind import INVENTORIES, EntryState
+from unwind.deploy.deployment import intend
 from unwind.deploy.dry_run import rehearse
 from unwind.deploy.reports import ObjectOutcome
+from unwind.inventory.writer import SealedError
 from unwind.kube.errors import NotFoundError
 from unwind.kube.object_watch import until
 
@@ -65,6 +67,14 @@ async def test_deployed_objects_are_labelled_and_recorded(site: AddonSite) -> No
     assert (entry.source, entry.order, entry.resource) == (f"ConfigMap {site.namespace}/add-ons", 0, "configmaps")
 
 
+async def test_the_writers_of_fields_are_not_tracked_in_an_inventory_with_confirmed_objects(site: AddonSite) -> None:
+    owner = site.owner()
+    await site.deploy(owner, await site.source("add-ons", site.config_map("one")))
+    [chunk] = await site.inventories.of(owner.uid)
+    live = await site.inventories.client.get(INVENTORIES, chunk.metadata.name, namespace=chunk.metadata.namespace)
+    assert "managedFields" not in live["metadata"]
+
+
 async def test_unchanged_objects_are_not_written(site: AddonSite, cluster: LocalCluster) -> None:
     owner = site.owner()
     ref = await site.source("add-ons", *(site.config_map(f"it-{number}") for number in range(6)))
@@ -73,6 +83,72 @@ async def test_unchanged_objects_are_not_written(site: AddonSite, cluster: Local
     report = await site.deploy(owner, ref)
     assert report.counts == {UNCHANGED: 6}
     assert (writes(cluster, site.namespace), inventory_writes(site, owner)) == before
+
+
+async def test_objects_that_are_recorded_in_advance_are_created_without_another_write(site: AddonSite) -> None:
+    owner = site.owner()
+    ref = await site.source("add-ons", site.config_map("one"), site.config_map("two"))
+    intended = await intend(site.member, site.inventories, owner, await site.read(ref))
+    assert {name: it.state for name, it in (await site.entries(owner)).items()} == {
+        "one": EntryState.INTENDED,
+        "two": EntryState.INTENDED,
+    }
+    with pytest.raises(NotFoundError):
+        await site.get("one")
+    report = await site.deploy(owner, ref, first=True, intended=intended)
+    assert outcomes(report) == {"one": CREATED, "two": CREATED}
+    assert {it.state for it in (await site.entries(owner)).values()} == {EntryState.CONFIRMED}
+    assert inventory_writes(site, owner) == 2  # in advance, and the confirmation
+
+
+async def test_objects_that_are_recorded_in_advance_follow_a_changed_source(site: AddonSite) -> None:
+    owner = site.owner()
+    ref = await site.source("add-ons", site.config_map("one"), site.config_map("two"))
+    intended = await intend(site.member, site.inventories, owner, await site.read(ref))
+    ref = await site.source("add-ons", site.config_map("two"), site.config_map("three"))
+    report = await site.deploy(owner, ref, first=True, intended=intended)
+    assert outcomes(report) == {"two": CREATED, "three": CREATED}
+    entries = await site.entries(owner)
+    assert {name: it.state for name, it in entries.items()} == {
+        "two": EntryState.CONFIRMED,
+        "three": EntryState.CONFIRMED,
+    }
+
+
+async def test_objects_that_are_recorded_in_advance_are_deployed_by_a_process_that_does_not_know_it(
+    site: AddonSite,
+) -> None:
+    owner = site.owner()
+    ref = await site.source("add-ons", site.config_map("one"))
+    await intend(site.member, site.inventories, owner, await site.read(ref))
+    report = await site.deploy(owner, ref, first=True)
+    assert outcomes(report) == {"one": CREATED}
+    assert (await site.entries(owner))["one"].state == EntryState.CONFIRMED
+
+
+async def test_a_removal_of_objects_that_were_only_recorded_in_advance_deletes_nothing(site: AddonSite) -> None:
+    owner = site.owner()
+    ref = await site.source("add-ons", site.config_map("one"))
+    intended = await intend(site.member, site.inventories, owner, await site.read(ref))
+    theirs = await site.put("one")
+    await site.remove(owner)
+    assert (await site.get("one"))["metadata"]["uid"] == theirs["metadata"]["uid"]
+    # The inventory is sealed now.
+    await site.there.delete(CONFIG_MAPS, "one", uid=theirs["metadata"]["uid"], namespace=site.namespace)
+    with pytest.raises(SealedError):
+        await site.deploy(owner, ref, first=True, intended=intended)
+    with pytest.raises(NotFoundError):
+        await site.get("one")
+
+
+async def test_nothing_is_recorded_in_advance_while_namespaces_or_kinds_are_missing(site: AddonSite) -> None:
+    owner, elsewhere = site.owner(), f"{site.namespace}-later"
+    body = site.config_map("it") | {"metadata": {"name": "it", "namespace": elsewhere}}
+    unserved = {"apiVersion": "later.example.dev/v1", "kind": "Later", "metadata": {"name": "it"}}
+    for manifest in (body, unserved):
+        sources = await site.read(await site.source("add-ons", manifest))
+        assert await intend(site.member, site.inventories, owner, sources) is None
+    assert await site.inventories.of(owner.uid) == []
 
 
 async def test_a_field_that_is_removed_from_a_manifest_is_removed_from_the_object(site: AddonSite) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.plane.support.helm_steps import SETTINGS, VALUES
 from tests.plane.support.profiles import ProfileScene, condition, config_map, feature, message, running
@@ -18,7 +18,7 @@ from unwind.api.sveltos import (
 from unwind.helm.program import Helm
 from unwind.kube import object_watch
 from unwind.local import build, tools
-from unwind.testing.charts import pack, unpack
+from unwind.testing.charts import pack, unpack_chart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,13 +231,18 @@ async def test_a_namespaced_profile_selects_clusters_and_reads_secrets_of_its_na
         found = await scene.client.get(CLUSTER_SUMMARIES, name, namespace=scene.namespace)
         assert found["metadata"]["labels"]["projectsveltos.io/profile-name"] == "web"
         assert found["spec"]["clusterProfileSpec"]["policyRefs"][0]["namespace"] == scene.namespace
+
+        def matches(it: dict[str, Any] | None) -> bool:
+            return [one["name"] for one in ((it or {}).get("status") or {}).get("matchingClusters") or ()] == ["edge"]
+
+        await object_watch.until(scene.client, PROFILES, "web", matches, "matching", namespace=scene.namespace)
         await scene.delete_profile("web", PROFILES)
         await object_watch.until_absent(scene.client, PROFILES, "web", namespace=scene.namespace, within=30)
     assert await scene.on_member() == {}
 
 
 async def test_a_chart_is_installed_and_uninstalled_with_its_profile(scene: ProfileScene, tmp_path: Path) -> None:
-    directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
+    directory = unpack_chart(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
     helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {
         "repositoryURL": directory.as_uri(),

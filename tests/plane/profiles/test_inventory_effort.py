@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from unwind.kube import object_watch
 
 if TYPE_CHECKING:
     from tests.plane.support.profiles import ProfileScene
+    from unwind.kube.client import Object
 
 BEHAVIOURS = {"LeavePolicies": "Leave", "RemovePolicies": "Try", "EnforceRemovePolicies": "Enforce"}
 
@@ -41,19 +43,26 @@ async def until_effort(scene: ProfileScene, effort: str) -> None:
 async def test_an_inventory_has_its_effort_before_an_object_is_created(
     scene: ProfileScene, behaviour: str, effort: str
 ) -> None:
+    first: dict[str, Object] = {}
+
+    async def follow() -> None:
+        async for event in scene.client.watch(INVENTORIES, namespace=scene.namespace):
+            first.setdefault(event.object["metadata"]["name"], event.object)
+
     await deploy(scene, behaviour)
-    async with running(scene.client, scene.namespace):
-        await scene.until_provisioned("web")
-    found = await inventory(scene)
+    following = asyncio.ensure_future(follow())
+    try:
+        async with running(scene.client, scene.namespace):
+            await scene.until_provisioned("web")
+        found = await inventory(scene)
+        # The request that created it had it: the objects are only created after the answer.
+        await eventually(lambda: found.metadata.name in first, "the Inventory is in the watch")
+    finally:
+        following.cancel()
     assert found.spec.effort == effort
-    # The request that created it had it: the objects are only created after the answer.
-    [created] = [
-        entry
-        for entry in await scene.client.list(INVENTORIES, namespace=scene.namespace)
-        if entry["metadata"]["name"] == found.metadata.name
-    ]
-    first = min(created["metadata"]["managedFields"], key=lambda entry: entry["time"])
-    assert "f:effort" in first["fieldsV1"]["f:spec"]
+    created = first[found.metadata.name]["spec"]
+    assert created["effort"] == effort
+    assert {entry["state"] for entry in created["entries"].values()} == {"Intended"}
 
 
 @pytest.mark.parametrize("mode", ["Continuous", "OneTime"])

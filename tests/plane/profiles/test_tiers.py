@@ -9,7 +9,7 @@ from tests.plane.support.profiles import ProfileScene, config_map, feature, mess
 from unwind.api.names import OWNER_LABEL
 from unwind.helm.program import Helm
 from unwind.local import build, tools
-from unwind.testing.charts import pack, unpack
+from unwind.testing.charts import pack, unpack_chart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ async def test_an_object_that_one_profile_drops_is_deployed_by_the_waiting_one(s
 async def test_a_profile_that_loses_a_release_reports_it_and_installs_it_again_when_it_is_free(
     scene: ProfileScene, tmp_path: Path
 ) -> None:
-    directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
+    directory = unpack_chart(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
     helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
 
     def chart(colour: str) -> list[Object]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import ClusterConnection
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import FollowedSource
 
 MEMBER = "member-1"
@@ -378,11 +379,11 @@ async def manager(
     best_effort: float = 60.0,
     owner: ShardOwner | None = None,
     recorder: Recorder | None = None,
-    sources: Iterable[Callable[[Client], FollowedSource]] = (),
+    sources: Iterable[Callable[[RemovalDeps], FollowedSource]] = (),
 ) -> AsyncIterator[ClusterTeardownController]:
     """The controller, as long as the context lasts; then it is gone as if it had been killed.
 
-    `sources`: further step sources, each made with the manager's client.
+    `sources`: further step sources, each made with what the manager shares.
     """
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
@@ -392,7 +393,7 @@ async def manager(
                 own,
                 caches,
                 deps,
-                sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
+                sources=(SummarySteps(own, caches), *(make(deps) for make in sources)),
                 owner=owner or Owner(),
                 metrics=Metrics(new_registry()),
                 recorder=recorder,

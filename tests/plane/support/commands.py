@@ -70,7 +70,7 @@ async def json_of(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
 
 async def kubectl(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run kubectl as a person does."""
-    found = tools.find(tools.KUBECTL)
+    found = tools.find_binary(tools.KUBECTL)
     assert found, "`make setup` builds it if it is not on the PATH"
     env = os.environ | {"KUBECONFIG": str(kubeconfig)}
     return await asyncio.to_thread(
@@ -85,7 +85,7 @@ class Shell:
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        kubectl = tools.find(tools.KUBECTL)
+        kubectl = tools.find_binary(tools.KUBECTL)
         assert kubectl, "make setup has it built where it is not on the PATH"
         path = f"{UNWIND.parent}:{os.environ['PATH']}:{kubectl.path.parent}"
         self.env = os.environ | {"UNWIND_STATE_DIR": str(state), "NO_COLOR": "1", "PATH": path}
@@ -122,10 +122,13 @@ class Shell:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and ProcessId.of(int(entry.name)):
                 try:
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                except (FileNotFoundError, ProcessLookupError):
+                    command, environment = (
+                        (entry / part).read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                        for part in ("cmdline", "environ")
+                    )
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
                     continue
-                if str(self.state) in command:
+                if str(self.state) in command + environment:
                     found.append(command)
         return found
 

@@ -38,11 +38,11 @@ OURS = HOME
 async def serve(plane: Plane, client: Client, *resources: Resource) -> None:
     """Have kinds of Cluster API served, with nobody who works on them."""
     assert plane.cluster_api
-    definitions = await asyncio.to_thread(capi._read, plane.cluster_api._crds)
+    definitions = await asyncio.to_thread(capi.read_definitions, plane.cluster_api._crds)
     wanted = {f"{resource.plural}.{resource.group}" for resource in resources or (CLUSTERS, EXTENSION_CONFIGS)}
     for definition in definitions:
         if definition["metadata"]["name"] in wanted:
-            await capi._install(client, definition)
+            await capi.install_definition(client, definition)
 
 
 async def installed(plane: Plane, cluster: LocalCluster) -> Path:

@@ -8,7 +8,7 @@ import gzip
 import os
 import signal
 import uuid
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,15 @@ import msgspec
 import pytest
 import yaml
 
-from tests.plane.support.objects import crd
+from tests.plane.support.objects import crd, define
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, Finalizer
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
+from unwind.api.resources import NAMESPACES, Resource
 from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
-from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, deploy, preview
+from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, install_or_upgrade, preview
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.helm import charts, release_secrets
@@ -32,8 +32,8 @@ from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError
 from unwind.install.manifests import crds
 from unwind.inventory.inventories import Inventories
-from unwind.kube.errors import AlreadyExistsError, NotFoundError
-from unwind.kube.object_watch import until, until_true
+from unwind.kube.errors import NotFoundError
+from unwind.kube.object_watch import until
 from unwind.local import build, tools
 from unwind.members.member import Member
 from unwind.removal.removal import Removal
@@ -182,7 +182,7 @@ class Step:
         await self._inventories.write(chunk, built)
 
     async def deploy(self, chart: Chart) -> Deployed:
-        return await deploy(self.helm, self.member, chart, owner=self._deployer, book=self)
+        return await install_or_upgrade(self.helm, self.member, chart, owner=self._deployer, book=self)
 
     async def preview(self, chart: Chart) -> Preview:
         return await preview(self.helm, self.member, chart, owner=self._deployer, book=self)
@@ -271,9 +271,7 @@ async def stepping(
     the owners that it had in other management clusters."""
     client = plane.management.client
     for body in crds("unwind.dev"):
-        with suppress(AlreadyExistsError):  # another test was first
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-        await until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+        await define(client, body)
     cluster = plane.members["member-1"]
     system_uid = await cluster.client.cluster_uid()
     program = (await build.ensure([tools.HELM]))["helm"].path

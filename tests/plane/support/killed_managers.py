@@ -19,6 +19,7 @@ from unwind.kube import kubeconfig
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
 
     from unwind.kube.client import Client
@@ -96,6 +97,18 @@ def signature(method: str, path: str, body: bytes) -> Signature:
     return method, path, " ".join(sorted(fields - {"metadata.uid", "metadata.resourceVersion"}))
 
 
+def detailed_signature(method: str, path: str, body: bytes) -> Signature:
+    """The same, and which objects are created, and which finalizers an object gets."""
+    method, path, fields = signature(method, path, body)
+    with suppress(msgspec.DecodeError):
+        metadata: Any = (msgspec.json.decode(body) or {}).get("metadata") or {}
+        if method == "POST":
+            return method, path, str(metadata.get("name"))
+        if "finalizers" in metadata:
+            fields += f" {metadata['finalizers']}"
+    return method, path, fields
+
+
 class Killer:
     """Kills the manager at each write that it has not killed one at: before it is passed on, or before it is answered.
 
@@ -103,9 +116,12 @@ class Killer:
     neither before nor after anything.
     """
 
-    def __init__(self, managers: Managers, *, before: bool) -> None:
+    def __init__(
+        self, managers: Managers, *, before: bool, tell_apart: Callable[[str, str, bytes], Signature] = signature
+    ) -> None:
         self._managers = managers
         self._before = before
+        self._tell_apart = tell_apart
         self._holder: asyncio.Task[Any] | None = None
         self.killed: dict[Signature, None] = {}
 
@@ -117,7 +133,7 @@ class Killer:
         await eventually(lambda: not self._holder or self._holder.done(), "the write before it", every=0.002)
         if writer is not self._managers.process or not writer or not writer.is_alive():
             raise web.HTTPServiceUnavailable  # of a manager that is dead by now
-        if signature(method, path, body) in self.killed:
+        if self._tell_apart(method, path, body) in self.killed:
             return
         self._holder = asyncio.current_task()
         if self._before:
@@ -128,7 +144,7 @@ class Killer:
             await self._strike(method, path, body)
 
     async def _strike(self, method: str, path: str, body: bytes) -> None:
-        self.killed[signature(method, path, body)] = None
+        self.killed[self._tell_apart(method, path, body)] = None
         try:
             await self._managers.kill()
         finally:

@@ -49,7 +49,7 @@ from unwind.manager.health import new_registry
 from unwind.preview.removal_forecast import refusals
 from unwind.teardown.manifests import REQUESTS
 from unwind.teardown.request_controller import RequestController
-from unwind.teardown.requests import ACCESS_REVIEWS, request, written
+from unwind.teardown.requests import ACCESS_REVIEWS, request, request_manifest
 from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ async def policies(client: Client, home: str) -> AsyncIterator[None]:
     made = await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
     bound = await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
     ref = ObjectRef(version="v1", kind="ConfigMap", namespace=home, name="probe", uid="u-1")
-    probe = written(ref, name="request-probe", by="another", plural="configmaps", now=SYSTEM.now())
+    probe = request_manifest(ref, name="request-probe", by="another", plural="configmaps", now=SYSTEM.now())
     # Of several policies that refuse, the API server names one: that of another manager has the same rules.
     await until_refused(
         lambda: client.apply(TEARDOWNS, manifest(TEARDOWNS, probe), dry_run=True), "spec.requestedBy is another"

@@ -25,6 +25,9 @@ from tests.plane.support.threat_attempts import (
     summaries_are_not_written,
 )
 from unwind.api import capi, karmada, sveltos, unwind
+from unwind.api.caaph import HELM_RELEASE_PROXIES
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
 from unwind.api.rights import READ, Right
 
@@ -63,6 +66,28 @@ def _all(resource: Resource, *verbs: str) -> Right:
 
 
 _CREATE_ONLY = ("create", "get", "patch", "delete")
+
+
+COMPANIONS = (
+    Threat(
+        named(TEARDOWN_POLICIES),
+        "",
+        reason="cluster-scoped and in no aggregated role: its writers administer the clusters that it selects",
+    ),
+    Threat(
+        named(capi.MACHINES),
+        "",
+        reason="only an annotation is written, on Machines of Clusters that a policy selects, in the same namespace",
+    ),
+    Threat(named(capi.MACHINE_POOLS), "", reason="only counted: they can show a gate as not armed, and open none"),
+    Threat(named(KUSTOMIZATIONS), "", reason="a step only of a cluster whose policy names its namespace: see policies"),
+    Threat(named(HELM_RELEASES), "", reason="a step only of a cluster whose policy names its namespace: see policies"),
+    Threat(
+        named(HELM_RELEASE_PROXIES),
+        "",
+        reason="a step only of a cluster whose policy names its namespace: see policies",
+    ),
+)
 
 
 ADDONS = (
@@ -215,4 +240,4 @@ OWN_OBJECTS = (
 )
 
 
-THREATS: tuple[Threat, ...] = (*ADDONS, *CLUSTERS, *RECORDS, *PROTECTION, *OWN_OBJECTS)
+THREATS: tuple[Threat, ...] = (*ADDONS, *COMPANIONS, *CLUSTERS, *RECORDS, *PROTECTION, *OWN_OBJECTS)

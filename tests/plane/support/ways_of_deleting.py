@@ -26,7 +26,7 @@ from unwind.kube.errors import NotFoundError
 from unwind.kube.object_watch import until_absent
 from unwind.local import build, tools
 from unwind.teardown.requests import request
-from unwind.testing.charts import pack, unpack
+from unwind.testing.charts import pack, unpack_chart
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class HelmUninstall(ProfileWithdrawal):
 
     async def deploy(self, *manifests: Object) -> None:
         files = {f"templates/{at}.yaml": msgspec.json.encode(one).decode() for at, one in enumerate(manifests)}
-        directory = unpack(pack("all", {"values.yaml": "{}", **files}), self._charts)
+        directory = unpack_chart(pack("all", {"values.yaml": "{}", **files}), self._charts)
         chart = {"repositoryURL": directory.as_uri(), "releaseName": "all", "releaseNamespace": self.namespace}
         await self._it.profile("all", helmCharts=[chart])
         await self._deployed()

@@ -30,7 +30,7 @@ from unwind.clock import SYSTEM
 from unwind.kube import discovery, object_watch
 from unwind.local import tools
 from unwind.members.members import Members
-from unwind.protection.policies import policies
+from unwind.protection.admission_policies import protection_policies
 from unwind.why.answers import Effect
 from unwind.why.explain import why
 from unwind.why.reachable_clusters import ReachableCluster
@@ -53,7 +53,7 @@ class Asker:
         self.client = cluster.client
         self.namespace = namespace
         self._kubeconfig = kubeconfig or cluster.kubeconfig
-        kubectl = tools.find(tools.KUBECTL)
+        kubectl = tools.find_binary(tools.KUBECTL)
         assert kubectl, "make setup has it built where it is not on the PATH"
         self._path = f"{UNWIND.parent}:{os.environ['PATH']}:{kubectl.path.parent}"
 
@@ -152,7 +152,7 @@ class Asker:
 
     async def protect(self) -> None:
         """The policies of deletion protection, as Unwind installs them."""
-        for policy in policies():
+        for policy in protection_policies():
             await self._policy(f"protect-{policy.name}", policy.spec, policy.binding)
 
     async def _policy(self, name: str, spec: Object, binding: Object) -> None:

@@ -17,7 +17,7 @@ def chart(*values: ValuesFrom, action: str = "Install") -> HelmChart:
 
 def test_what_policies_refer_to_is_needed_in_its_namespace_or_in_that_of_the_cluster() -> None:
     spec = ProfileSpec(policy_refs=(ref("a"), ref("b", kind="Secret", namespace="there")))
-    assert builtin_rules.sources(spec, namespace="here") == [
+    assert builtin_rules.needed_sources(spec, namespace="here") == [
         ProfileSource("ConfigMap", "here", "a"),
         ProfileSource("Secret", "there", "b"),
     ]
@@ -26,19 +26,22 @@ def test_what_policies_refer_to_is_needed_in_its_namespace_or_in_that_of_the_clu
 def test_what_is_optional_is_not_needed() -> None:
     values = ValuesFrom(kind="Secret", name="v", optional=True)
     spec = ProfileSpec(policy_refs=(ref("a", optional=True),), helm_charts=(chart(values),))
-    assert builtin_rules.sources(spec, namespace="here") == []
+    assert builtin_rules.needed_sources(spec, namespace="here") == []
 
 
 def test_values_of_charts_are_needed_unless_the_chart_is_uninstalled() -> None:
     values = ValuesFrom(kind="Secret", name="v")
-    assert builtin_rules.sources(ProfileSpec(helm_charts=(chart(values),)), namespace="here") == [
+    assert builtin_rules.needed_sources(ProfileSpec(helm_charts=(chart(values),)), namespace="here") == [
         ProfileSource("Secret", "here", "v")
     ]
-    assert builtin_rules.sources(ProfileSpec(helm_charts=(chart(values, action="Uninstall"),)), namespace="here") == []
+    assert (
+        builtin_rules.needed_sources(ProfileSpec(helm_charts=(chart(values, action="Uninstall"),)), namespace="here")
+        == []
+    )
 
 
 def test_what_is_named_twice_is_needed_once() -> None:
-    assert len(builtin_rules.sources(ProfileSpec(policy_refs=(ref("a"), ref("a"))), namespace="here")) == 1
+    assert len(builtin_rules.needed_sources(ProfileSpec(policy_refs=(ref("a"), ref("a"))), namespace="here")) == 1
 
 
 def test_nothing_lacking_lets_the_cluster_be_made() -> None:

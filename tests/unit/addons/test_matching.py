@@ -9,7 +9,7 @@ from unwind.addons import cluster_summaries, validation
 from unwind.addons.matching import ProfileKey, Verdict, match, matches, selects
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
-from unwind.members.targets import AddonTarget, key_of
+from unwind.members.targets import AddonTarget, cluster_key
 
 WIDE = ProfileKey("ClusterProfile", "", "web")
 NARROW = ProfileKey("Profile", "team", "web")
@@ -172,4 +172,4 @@ def test_a_profile_reads_nothing_outside_of_its_namespace() -> None:
 def test_two_summaries_may_be_called_the_same_and_are_told_apart_by_what_is_in_them() -> None:
     assert cluster_summaries.name_of(WIDE, target()) == "web-capi-prod-7"
     assert cluster_summaries.name_of(NARROW, target(ClusterType.SVELTOS)) == "p--web-sveltos-prod-7"
-    assert key_of(target()).shard == "team/prod-7"
+    assert cluster_key(target()).shard == "team/prod-7"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 # What they print is no value: a show, a log, a script, a file as it is.
-SPEAK_OTHERWISE = {("demo",), ("run",), ("completion",), ("local", "kubeconfig")}
+SPEAK_OTHERWISE = {("dashboard",), ("demo",), ("run",), ("completion",), ("local", "kubeconfig")}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,11 @@ SPEAK_OTHERWISE = {("demo",), ("run",), ("completion",), ("local", "kubeconfig")
             "invalid value 'a=b,' for --namespace-selector: expected a label key, found the end; use the",
         ),
         ("crds --group x", "unknown group 'x' (valid: "),
+        ("why", "no object given; use KIND/NAME, such as ns/shop, or --stuck"),
+        ("why ns/shop --stuck", "--stuck does not apply to one object; omit KIND/NAME or --stuck"),
+        ("why ns/shop --all-clusters", "--all-clusters and --older-than need --stuck; omit them, or use --stuck"),
+        ("why --stuck --older-than soon", "invalid duration 'soon' for --older-than; use a duration such as"),
+        ("why --stuck --all-clusters --cluster a", "--cluster and --all-clusters exclude each other; use one of"),
     ],
 )
 def test_what_cannot_be_understood_is_told_on_one_line_and_ends_with_2(arguments: str, told: str) -> None:

@@ -58,7 +58,7 @@ def printed(what: RenderableType) -> str:
 
 
 def test_the_table_has_each_step_with_its_kinds_and_nothing_that_is_not_there() -> None:
-    told = printed(plan.table(made()))
+    told = printed(plan.preview_table(made()))
     assert "Namespace shop: 4 objects would be deleted, in 2 waves" in told
     assert "2 ConfigMap, 1 Secret" in told
     for absent in ("Refused", "Kept", "Warnings", "Cloud resources"):
@@ -67,7 +67,7 @@ def test_the_table_has_each_step_with_its_kinds_and_nothing_that_is_not_there() 
 
 def test_the_table_names_what_refuses_stays_and_costs() -> None:
     told = printed(
-        plan.table(
+        plan.preview_table(
             made(
                 refusals=(Told(ref("ConfigMap", "a"), "it is protected"),),
                 staying=(Told(ref("ConfigMap", "k"), "its policy is skip"),),
@@ -88,12 +88,12 @@ def test_the_table_names_what_refuses_stays_and_costs() -> None:
 
 
 def test_only_wide_names_every_object() -> None:
-    assert "Secret shop/s" not in printed(plan.table(made()))
-    assert "Secret shop/s" in printed(plan.table(made(), wide=True))
+    assert "Secret shop/s" not in printed(plan.preview_table(made()))
+    assert "Secret shop/s" in printed(plan.preview_table(made(), wide=True))
 
 
 def test_machines_get_all_of_it_with_how_many_go() -> None:
-    told = plan.document(made(refusals=(Told(ref("ConfigMap", "a"), "no"),)))
+    told = plan.preview_document(made(refusals=(Told(ref("ConfigMap", "a"), "no"),)))
     assert (told["total"], told["refused"], told["criticalPath"]) == (4, True, ("the rest", "namespaces"))
     msgspec.json.encode(told)
 

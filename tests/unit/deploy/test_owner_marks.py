@@ -11,7 +11,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import ADOPTED_ANNOTATION, MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.deploy.manifest_sources import Manifest, ManifestSource
-from unwind.deploy.owner_marks import Claim, DeploymentOwner, claim, hash_in, marked, seen
+from unwind.deploy.owner_marks import Claim, DeploymentOwner, claim, hash_in, seen, with_owner_marks
 from unwind.deploy.placements import PlacedObject, place
 
 
@@ -35,13 +35,13 @@ def live(body: dict[str, Any]) -> dict[str, Any]:
     ("theirs", "ours", "says"), [(100, 99, Claim.WON), (100, 100, Claim.TAKEN), (1, 2, Claim.TAKEN)]
 )
 def test_the_lower_tier_wins_and_a_tie_keeps_the_owner(theirs: int, ours: int, says: Claim) -> None:
-    found = seen(live(marked(placed(), owner("u-2", tier=theirs))))
+    found = seen(live(with_owner_marks(placed(), owner("u-2", tier=theirs))))
     assert claim(found, owner(tier=ours)) is says
     assert (found.profile, found.tier) == ("ClusterProfile base", theirs)
 
 
 def test_what_carries_our_mark_is_ours_whatever_its_tier() -> None:
-    assert claim(seen(live(marked(placed(), owner(tier=1)))), owner(tier=100)) is Claim.OURS
+    assert claim(seen(live(with_owner_marks(placed(), owner(tier=1)))), owner(tier=100)) is Claim.OURS
 
 
 def test_what_carries_no_mark_is_foreign() -> None:
@@ -49,39 +49,39 @@ def test_what_carries_no_mark_is_foreign() -> None:
 
 
 def test_a_tier_that_cannot_be_read_counts_as_the_default() -> None:
-    metadata = live(marked(placed(), owner("u-2")))
+    metadata = live(with_owner_marks(placed(), owner("u-2")))
     metadata["annotations"]["projectsveltos.io/owner-tier"] = "first"
     assert claim(seen(metadata), owner(tier=99)) is Claim.WON
     assert claim(seen(metadata), owner(tier=100)) is Claim.TAKEN
 
 
 def test_every_mark_is_among_those_that_are_taken_off() -> None:
-    body = marked(placed(), owner(), adopted=True)
+    body = with_owner_marks(placed(), owner(), adopted=True)
     assert set(body["metadata"]["labels"]) <= set(MARKED_LABELS)
     assert set(body["metadata"]["annotations"]) <= set(MARKED_ANNOTATIONS)
 
 
 def test_the_marks_of_a_manifest_itself_do_not_count() -> None:
-    body = marked(placed(labels={OWNER_LABEL: "u-9", "app": "a"}), owner())
+    body = with_owner_marks(placed(labels={OWNER_LABEL: "u-9", "app": "a"}), owner())
     assert body["metadata"]["labels"][OWNER_LABEL] == "u-1"
     assert body["metadata"]["labels"]["app"] == "a"
 
 
 def test_the_hash_changes_with_the_content_and_with_the_marks() -> None:
     hashes = [
-        hash_in(marked(placed(), owner())),
-        hash_in(marked(placed(labels={"a": "b"}), owner())),
-        hash_in(marked(placed(), owner(tier=5))),
-        hash_in(marked(placed(), owner(), adopted=True)),
+        hash_in(with_owner_marks(placed(), owner())),
+        hash_in(with_owner_marks(placed(labels={"a": "b"}), owner())),
+        hash_in(with_owner_marks(placed(), owner(tier=5))),
+        hash_in(with_owner_marks(placed(), owner(), adopted=True)),
     ]
     assert len(set(hashes)) == 4
-    assert hash_in(marked(placed(), owner())) == hashes[0]
-    assert seen(live(marked(placed(), owner()))).hash == hashes[0]
+    assert hash_in(with_owner_marks(placed(), owner())) == hashes[0]
+    assert seen(live(with_owner_marks(placed(), owner()))).hash == hashes[0]
 
 
 def test_an_adopted_object_says_so() -> None:
-    assert seen(live(marked(placed(), owner(), adopted=True))).adopted
-    assert ADOPTED_ANNOTATION not in marked(placed(), owner())["metadata"]["annotations"]
+    assert seen(live(with_owner_marks(placed(), owner(), adopted=True))).adopted
+    assert ADOPTED_ANNOTATION not in with_owner_marks(placed(), owner())["metadata"]["annotations"]
 
 
 def work_owner(uid: str = "w-1", **more: Any) -> DeploymentOwner:
@@ -89,7 +89,7 @@ def work_owner(uid: str = "w-1", **more: Any) -> DeploymentOwner:
 
 
 def test_what_a_work_makes_says_so_in_karmadas_words_and_all_of_them_are_taken_off() -> None:
-    body = marked(placed(labels={"app": "web"}), work_owner(), adopted=True)
+    body = with_owner_marks(placed(labels={"app": "web"}), work_owner(), adopted=True)
     labels, annotations = body["metadata"]["labels"], body["metadata"]["annotations"]
     assert labels == {"app": "web", OWNER_LABEL: "w-1", "karmada.io/managed": "true"}
     assert annotations["work.karmada.io/name"] == "web"
@@ -100,8 +100,8 @@ def test_what_a_work_makes_says_so_in_karmadas_words_and_all_of_them_are_taken_o
 
 
 def test_a_work_keeps_what_it_has_made_and_takes_nothing_that_another_has() -> None:
-    of_work = seen(live(marked(placed(), work_owner())))
+    of_work = seen(live(with_owner_marks(placed(), work_owner())))
     assert claim(of_work, work_owner()) is Claim.OURS
     assert claim(of_work, work_owner("w-2")) is Claim.TAKEN
     assert claim(of_work, owner(tier=1)) is Claim.TAKEN, "whatever the tier of the profile"
-    assert claim(seen(live(marked(placed(), owner(tier=200)))), work_owner()) is Claim.TAKEN
+    assert claim(seen(live(with_owner_marks(placed(), owner(tier=200)))), work_owner()) is Claim.TAKEN

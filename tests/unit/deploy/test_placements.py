@@ -8,7 +8,7 @@ from unwind.api.resources import CLUSTER_ROLES, CONFIG_MAPS, CUSTOM_RESOURCE_DEF
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, EntryState
 from unwind.deploy.manifest_sources import Manifest, ManifestSource
-from unwind.deploy.placements import implied, key_of, place, stages
+from unwind.deploy.placements import implied, inventory_key, place, stages
 
 SERVED = [CONFIG_MAPS, NAMESPACES, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS]
 
@@ -100,10 +100,12 @@ def test_namespaces_go_first_then_definitions_then_source_by_source() -> None:
 
 
 def test_keys_are_short_the_same_each_time_and_tell_objects_apart() -> None:
-    key = key_of("apps", "Deployment", "web", "a")
-    assert key == key_of("apps", "Deployment", "web", "a")
+    key = inventory_key("apps", "Deployment", "web", "a")
+    assert key == inventory_key("apps", "Deployment", "web", "a")
     assert len(key) == 24
-    assert len({key_of(*parts) for parts in (("", "A", "b", "c"), ("", "A", "c", "b"), ("A", "", "b", "c"))}) == 3
+    assert (
+        len({inventory_key(*parts) for parts in (("", "A", "b", "c"), ("", "A", "c", "b"), ("A", "", "b", "c"))}) == 3
+    )
 
 
 def test_an_entry_says_where_an_object_came_from() -> None:

@@ -9,7 +9,7 @@ from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry, Plugin
-from unwind.external.kind_informers import survey, unserved
+from unwind.external.kind_informers import survey_kinds, unserved
 from unwind.kube.discovery import ServedKind
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def followed(
     registry: DeleterRegistry, *served: ServedKind, removed: tuple[str, ...] = ()
 ) -> list[tuple[str, bool]]:
     defined = [f"{item.resource.plural}.{item.resource.group}" for item in served if "." in item.resource.group]
-    found = await survey(registry, served, defined=defined, removed=removed)
+    found = await survey_kinds(registry, served, defined=defined, removed=removed)
     return [(f"{item.resource.api_version}/{item.resource.kind}", isinstance(item.end, Failed)) for item in found]
 
 

@@ -12,8 +12,9 @@ from unwind.api.rights import Setting
 from unwind.install.manifests import everything, manifests
 from unwind.install.register import REGISTER
 
-ALONE = [frozenset(), *(frozenset({feature}) for feature in Feature if feature is not Feature.ADDONS)]
-SOME = [*ALONE, frozenset({Feature.ADDONS, Feature.CAPI}), features.DEFAULT, features.ALL]
+ALONE = [frozenset(), *(frozenset({feature}) for feature in Feature if feature not in features.GATED)]
+GATED = [frozenset({feature, Feature.CAPI}) for feature in sorted(features.GATED)]
+SOME = [*ALONE, *GATED, features.DEFAULT, features.ALL]
 
 
 def rendered(chosen: features.Features) -> list[dict[str, Any]]:
@@ -45,6 +46,20 @@ def test_by_default_only_the_kinds_of_unwind_are_installed() -> None:
     assert groups(with_addons) == {"unwind.dev", "config.projectsveltos.io", "lib.projectsveltos.io"}
 
 
+def test_the_kind_of_teardown_policies_comes_with_any_feature_that_needs_it() -> None:
+    for chosen in SOME:
+        names = {item["metadata"]["name"] for item in rendered(chosen) if item["kind"] == "CustomResourceDefinition"}
+        assert ("teardownpolicies.unwind.dev" in names) is bool(chosen & features.POLICIES)
+
+
+def test_no_role_of_users_has_teardown_policies() -> None:
+    """To write a policy is to be an administrator of every cluster that it selects."""
+    for item in rendered(features.ALL):
+        if item["kind"] == "ClusterRole" and not item["metadata"]["name"].endswith(":unwind-system"):
+            assert not any("teardownpolicies" in rule.get("resources", ()) for rule in item["rules"])
+            assert not any({"*", "unwind.dev/*"} & set(rule.get("resources", ())) for rule in item["rules"])
+
+
 def test_a_policy_never_needs_a_kind_that_is_not_installed() -> None:
     """Otherwise it refuses every request that it matches."""
     for chosen in SOME:
@@ -71,14 +86,16 @@ def test_only_karmada_deletes_namespaces() -> None:
 
 def test_secrets_of_all_namespaces_are_read_only_for_credentials_and_to_count() -> None:
     for chosen in SOME:
-        assert ("patch" in verbs(chosen, "secrets")) is bool(chosen & {Feature.ADDONS, Feature.KARMADA})
-        assert bool(verbs(chosen, "secrets")) is bool(chosen - {Feature.CAPI})
+        assert ("patch" in verbs(chosen, "secrets")) is bool(
+            chosen & {Feature.ADDONS, Feature.KARMADA, *features.COMPANIONS}
+        )
+        assert bool(verbs(chosen, "secrets")) is bool(chosen - {Feature.CAPI, Feature.GATES})
         assert bool(verbs(chosen, "configmaps")) is bool(chosen & {Feature.ADDONS, Feature.PROTECTION})
 
 
 @pytest.mark.parametrize("feature", Feature)
 def test_what_a_feature_installs_is_gone_without_it(feature: Feature) -> None:
-    without = features.ALL - {feature} - ({Feature.ADDONS} if feature is Feature.CAPI else set())
+    without = features.ALL - {feature} - (features.GATED if feature is Feature.CAPI else set())
     names = {item["metadata"]["name"] for item in everything(Setting(features=without))}
     whole = {item["metadata"]["name"] for item in everything(Setting())}
     assert f"unwind-{feature}:unwind-system" in whole - names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unwind.api.resources import DEPLOYMENTS, STATEFUL_SETS
-from unwind.install.rivals import RIVALS, held, in_leases, in_workloads
+from unwind.install.rivals import RIVALS, in_leases, in_workloads, lease_held
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -106,7 +106,7 @@ def test_a_controller_that_runs_elsewhere_is_known_by_the_lease_it_holds_here() 
     ],
 )
 def test_a_lease_is_held_until_it_has_certainly_run_out(found: dict[str, Any], is_held: bool) -> None:
-    assert held(found, now=NOW) is is_held
+    assert lease_held(found, now=NOW) is is_held
 
 
 def test_only_those_that_coexist_are_let_be_and_they_say_why() -> None:

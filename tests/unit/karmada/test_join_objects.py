@@ -30,7 +30,7 @@ def test_a_name_that_is_no_dns_label_or_too_long_is_refused(name: str) -> None:
 
 def test_a_cluster_object_has_the_options_that_were_given_and_no_others() -> None:
     connection = ClusterConnection(server="https://edge")
-    plain = join_objects.cluster(EDGE, connection, identity="u-1")
+    plain = join_objects.member_cluster(EDGE, connection, identity="u-1")
     assert plain["spec"] == {
         "syncMode": "Push",
         "id": "u-1",
@@ -39,7 +39,7 @@ def test_a_cluster_object_has_the_options_that_were_given_and_no_others() -> Non
     }
     assert "annotations" not in plain["metadata"]
     options = JoinOptions(name="edge", provider="p", zones=("a", "b"), remove_strategy=RemoveStrategy.REQUIRED)
-    full = join_objects.cluster(
+    full = join_objects.member_cluster(
         options, msgspec.structs.replace(connection, insecure=True, proxy="http://p"), identity="u-1"
     )
     assert (

@@ -21,7 +21,7 @@ def token(**claims: Any) -> str:
 
 def test_a_token_says_whose_it_is_and_how_long_it_lasts() -> None:
     bound = {"namespace": "karmada-cluster", "serviceaccount": {"name": "karmada-edge", "uid": "u"}}
-    it = tokens.read(
+    it = tokens.read_claims(
         token(iat=BEGAN.timestamp(), exp=(BEGAN + timedelta(hours=3)).timestamp(), **{"kubernetes.io": bound})
     )
     assert it == tokens.TokenClaims(
@@ -44,7 +44,7 @@ def test_a_token_says_whose_it_is_and_how_long_it_lasts() -> None:
     ],
 )
 def test_a_token_that_does_not_end_or_cannot_be_read_is_never_due(text: str) -> None:
-    assert tokens.read(text) is None
+    assert tokens.read_claims(text) is None
 
 
 @pytest.mark.parametrize(("minutes", "due"), [(-5, False), (0, False), (59, False), (60, True), (200, True)])

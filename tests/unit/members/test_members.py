@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tests.unit.kube.test_fencing import Owner
+from unwind.api.meta import ObjectRef
 from unwind.kube.errors import UnreachableError
 from unwind.kube.fencing import Fences
+from unwind.members.member import Member
 from unwind.members.members import Members
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
 
 
 async def test_a_member_that_stays_open_does_not_keep_the_fence_of_its_first_user() -> None:
@@ -62,3 +68,40 @@ async def test_no_member_is_opened_after_the_end() -> None:
     with pytest.raises(UnreachableError, match="shutting down"):
         async with members.management():
             pass
+
+
+class SlowClient:
+    """A client of a cluster that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+
+    async def cluster_uid(self) -> str:
+        self.asked += 1
+        await self.answers.wait()
+        return "u"
+
+    async def check_during_an_answer(self, *checks: float) -> None:
+        """Check a member again while its first answer is awaited, once for each `within`."""
+        ref = ObjectRef(kind="Cluster", name="edge")
+        member = Member(ref, cast("Client", self), system_uid="u", clock=StillClock())
+        first = asyncio.ensure_future(member.verify(within=2))
+        while not self.asked:
+            await asyncio.sleep(0)
+        others = [asyncio.ensure_future(member.verify(within=within)) for within in checks]
+        await asyncio.sleep(0)
+        self.answers.set()
+        await asyncio.gather(first, *others)
+
+
+async def test_a_recent_answer_that_came_while_a_check_waited_for_its_turn_is_enough() -> None:
+    client = SlowClient()
+    await client.check_during_an_answer(2)
+    assert client.asked == 1
+
+
+async def test_a_check_that_needs_a_new_answer_does_not_take_an_earlier_one() -> None:
+    client = SlowClient()
+    await client.check_during_an_answer(2, 0)
+    assert client.asked == 2

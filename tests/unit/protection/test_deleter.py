@@ -13,7 +13,7 @@ from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.builtin import BUILTIN
 from unwind.protection.deleter import ProtectedObject, ProtectionLink, cluster_option
-from unwind.protection.rules import Denied, Why, label_of, unprotect
+from unwind.protection.rules import Denied, Why, label_of, unprotect_command
 from unwind.testing import World, prove_idempotent
 
 MEMBER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="m", uid="m")
@@ -140,7 +140,7 @@ def test_the_command_names_the_member_unless_it_is_the_management_cluster() -> N
     home = ObjectRef(version="v1", kind="Namespace", name="kube-system", uid="h")
     karmada = ObjectRef(group="cluster.karmada.io", version="v1alpha1", kind="Cluster", name="edge", uid="e")
     assert [cluster_option(ref) for ref in (None, home, karmada, MEMBER)] == ["", "", "edge", "fleet/m"]
-    assert unprotect("deployments.apps", "shop", "web", cluster="fleet/m") == (
+    assert unprotect_command("deployments.apps", "shop", "web", cluster="fleet/m") == (
         "unwind unprotect deployments.apps/web -n shop --cluster fleet/m"
     )
-    assert unprotect("namespaces", "", "shop") == "unwind unprotect namespaces/shop"
+    assert unprotect_command("namespaces", "", "shop") == "unwind unprotect namespaces/shop"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.removal.making import content, ref
 from unwind.api.names import OWNER_LABEL
-from unwind.members.contents import Content, descendants, made_by_the_server, named, orphans
+from unwind.members.contents import Content, descendants, first_names, made_by_the_server, orphans
 from unwind.removal.foreign_content import sort
 
 OF_DEFAULT = {"kubernetes.io/service-account.name": "default"}
@@ -81,5 +81,5 @@ def test_what_goes_anyway_is_waited_for_and_what_is_somebodys_stays() -> None:
 
 def test_many_are_named_by_the_first_few() -> None:
     many = [content("ConfigMap", f"c-{number}") for number in range(7)]
-    told = named(many, shown=2)
+    told = first_names(many, shown=2)
     assert told == "ConfigMap room/c-0, ConfigMap room/c-1 and 5 more"

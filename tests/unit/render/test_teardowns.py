@@ -11,7 +11,7 @@ from rich.console import Console
 
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
 from unwind.api.unwind import Blocker, Plan, Release, Step, StepStatus, Teardown, TeardownSpec, TeardownStatus
-from unwind.render.teardowns import age, changes, detail, gone, ordered, overview, teardown_line
+from unwind.render.teardowns import changes, detail, elapsed, gone, ordered, overview, teardown_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,8 +53,8 @@ def test_before_anything_is_said_the_plan_says_how_many_go() -> None:
 
 
 def test_the_age_of_what_is_over_stands_still() -> None:
-    assert age(teardown(), now=NOW) == "5m"
-    assert age(teardown(phase="Complete", finished_at=NOW - timedelta(minutes=3)), now=NOW) == "2m"
+    assert elapsed(teardown(), now=NOW) == "5m"
+    assert elapsed(teardown(phase="Complete", finished_at=NOW - timedelta(minutes=3)), now=NOW) == "2m"
 
 
 def test_only_what_changed_is_told() -> None:

@@ -12,7 +12,7 @@ from unwind.api.unwind import CANCELLED_SHOWN, Cancellation, Entry, Phase, Plan,
 from unwind.cli.cancel import outcome
 from unwind.deleters.builtin import replicas_before
 from unwind.inventory.inventories import Item
-from unwind.teardown.cancellation import ObjectState, Restored, message, summary
+from unwind.teardown.cancellation import ObjectState, Restored, cancellation_result, message
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 TARGET = ObjectRef(version="v1", kind="Namespace", name="shop", uid="ns")
@@ -35,7 +35,7 @@ GONE, DELETING, STAYS, UNKNOWN = ObjectState.GONE, ObjectState.DELETING, ObjectS
 
 def test_it_counts_what_became_of_each_object() -> None:
     restored = Restored(done=("Deployment shop/web has 3 replicas again",))
-    done = summary(found(a=GONE, b=DELETING, c=STAYS, d=STAYS, e=UNKNOWN), restored, now=NOW)
+    done = cancellation_result(found(a=GONE, b=DELETING, c=STAYS, d=STAYS, e=UNKNOWN), restored, now=NOW)
     assert (done.removed, done.deleting, done.kept, done.unknown) == (1, 1, 2, 1)
     assert (done.removed_objects, done.deleting_objects) == ((ref("a"),), (ref("b"),))
     assert message(done) == (
@@ -46,7 +46,7 @@ def test_it_counts_what_became_of_each_object() -> None:
 
 def test_it_names_some_of_many_objects() -> None:
     many = CANCELLED_SHOWN + 20
-    done = summary([(item(str(number)), GONE) for number in range(many)], Restored(), now=NOW)
+    done = cancellation_result([(item(str(number)), GONE) for number in range(many)], Restored(), now=NOW)
     assert (done.removed, len(done.removed_objects)) == (many, CANCELLED_SHOWN)
     assert message(done) == (
         f"{many} of {many} objects are gone (ConfigMap shop/0, ConfigMap shop/1, ConfigMap shop/2 and 117 more), 0 stay"
@@ -54,7 +54,7 @@ def test_it_names_some_of_many_objects() -> None:
 
 
 def test_it_says_if_nothing_was_deleted() -> None:
-    assert message(summary([], Restored(), now=NOW)) == "nothing was deleted"
+    assert message(cancellation_result([], Restored(), now=NOW)) == "nothing was deleted"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from unwind.kube.errors import ApiError, APIStatus, Details
 from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests
 from unwind.teardown.plan import combine
-from unwind.teardown.request_refusals import exceeds, invalid_request, invalid_target, refused
+from unwind.teardown.request_refusals import exceeds, invalid_request, invalid_target, refused_objects
 from unwind.teardown.requested_steps import step
-from unwind.teardown.requests import Missing, free_name, written
+from unwind.teardown.requests import Missing, free_name, request_manifest
 from unwind.teardown.step_sources import SourceSteps
 
 TARGET = ObjectRef(version="v1", kind="Namespace", name="shop", uid="u-1")
@@ -25,7 +25,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
 
 def test_a_request_names_its_target_who_asks_and_by_which_word_rights_are_given() -> None:
-    asked = written(TARGET, name="u-1", by="ann", plural="namespaces", now=NOW, max_objects=10)
+    asked = request_manifest(TARGET, name="u-1", by="ann", plural="namespaces", now=NOW, max_objects=10)
     assert (asked.spec.target, asked.spec.cause, asked.spec.requested_by) == (TARGET, Cause.REQUESTED, "ann")
     assert asked.spec.title == "Namespace shop"
     assert asked.spec.plan is None
@@ -91,7 +91,7 @@ def test_a_target_agrees_with_the_resource_that_is_served_or_is_refused() -> Non
 
 
 def test_a_refusal_names_each_object_that_refuses() -> None:
-    told = refused([Told(TARGET, "it is protected"), Told(TARGET, "so is this")])
+    told = refused_objects([Told(TARGET, "it is protected"), Told(TARGET, "so is this")])
     assert told == "Namespace shop: it is protected; Namespace shop: so is this"
 
 
@@ -103,5 +103,5 @@ def test_a_missing_right_is_named_with_how_to_give_it() -> None:
 
 def test_what_may_not_be_read_is_known_from_the_answer() -> None:
     status = APIStatus(code=403, reason="Forbidden", details=Details(group="apps", kind="deployments"))
-    assert str(requests.unread(ApiError(status, request="GET"))) == "get, list, watch deployments.apps"
-    assert requests.unread(ApiError(APIStatus(code=403), request="GET")).resource == "*"
+    assert str(requests.missing_right(ApiError(status, request="GET"))) == "get, list, watch deployments.apps"
+    assert requests.missing_right(ApiError(APIStatus(code=403), request="GET")).resource == "*"

@@ -45,8 +45,8 @@ from unwind.api.unwind import (
 from unwind.deleters.attempt import Waiting
 from unwind.inventory.inventories import Inventories
 from unwind.kube.metrics import Metrics
+from unwind.teardown.force_release import LetGo
 from unwind.teardown.recorded_removal import RecordedRemoval
-from unwind.teardown.release import LetGo
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import RECORD_AFTER, WithdrawalRecords
 from unwind.testing.clock import START, StillClock

@@ -122,7 +122,7 @@ class ArmClient:
 
     async def _send(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> ArmReply:
         if method != "GET":
-            fencing.check()
+            fencing.check_fence()
         request = HttpRequest(method, url, headers={"Accept": "application/json", **(headers or {})})
         what = f"{method} {urlsplit(url).path}"
         try:

@@ -53,7 +53,7 @@ async def opened_with(values: Mapping[str, str]) -> AsyncIterator[End]:
         yield ArmEnd(arm)
 
 
-def credentials(obj: Object) -> NamespaceCredentials:
+def credential_secret(obj: Object) -> NamespaceCredentials:
     """The Secret with the credentials for an object, in the order of Azure Service Operator: the one that the object
     names, then `aso-credential`; both in the namespace of the object."""
     metadata = obj["metadata"]
@@ -75,7 +75,7 @@ AZURE = External(
     kinds=(Kinds("*.azure.com/*", "*"),),
     open=opened,
     open_with=opened_with,
-    credentials=credentials,
+    credentials=credential_secret,
     operator=running_operator,
     finalizers=(AZURE_FINALIZER,),
     about="Delete the Azure resource of an object of Azure Service Operator.",

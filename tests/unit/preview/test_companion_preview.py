@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.meta import ObjectRef
+from unwind.api.policies import SourceKind
+from unwind.api.unwind import Effort, Entry, EntryState, Step
+from unwind.cli import plan
+from unwind.companions.companion import Handle, HandleEntry
+from unwind.companions.snapshots import Snapshot
+from unwind.companions.step_source import HandleDecision
+from unwind.preview import companion_preview
+from unwind.preview.companion_preview import NO_POLICY, CompanionPreview, HandleOutlook, foreseen_handle
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+WEB = ObjectRef(group="addons.cluster.x-k8s.io", kind="HelmReleaseProxy", namespace="shops", name="web", uid="u-web")
+STEP = "HelmReleaseProxy/shops/web"
+
+
+def entry(name: str, *, kept: str = "") -> Entry:
+    ref = ObjectRef(version="v1", kind="ConfigMap", namespace="apps", name=name, uid=f"u-{name}")
+    source = f"HelmReleaseProxy shops/web: {kept}" if kept else "HelmReleaseProxy shops/web"
+    state = EntryState.CONFIRMED.value
+    return Entry(object=ref, resource="configmaps", state=state, source=source, kept=bool(kept))
+
+
+def handle(**more: object) -> Handle:
+    listed = (HandleEntry(object=entry("a").object),)
+    return msgspec.structs.replace(Handle(ref=WEB, source=SourceKind.HELM_RELEASE_PROXY, entries=listed), **more)
+
+
+SNAPSHOT = Snapshot({"a": entry("a"), "data": entry("data", kept="Helm keeps it")})
+
+
+class Words:
+    """What policies say: this effort for every handle, or nothing."""
+
+    terms = None
+
+    def __init__(self, effort: Effort | None) -> None:
+        self._effort = effort
+
+    def namespaces(self, source: SourceKind) -> Collection[str]:
+        return ("shops",)
+
+    def decide(self, handle: Handle) -> HandleDecision | None:
+        return HandleDecision(effort=self._effort, policies=("p",)) if self._effort else None
+
+
+def test_a_handle_of_a_cluster_without_policy_is_a_step_that_is_left() -> None:
+    [step] = companion_preview._steps([(handle(), SNAPSHOT)], Words(None)).steps
+    assert (step.draft.effort, step.draft.objects) == (Effort.LEAVE, 2)
+
+
+def test_a_step_tells_its_deployer_and_whether_that_orders_it() -> None:
+    [plain] = companion_preview._steps([(handle(), SNAPSHOT)], Words(Effort.ENFORCE)).steps
+    assert (plain.draft.source, plain.draft.ordered) == ("HelmReleaseProxy", False)
+    [ordered] = companion_preview._steps([(handle(ordered=True), SNAPSHOT)], Words(Effort.ENFORCE)).steps
+    assert ordered.draft.ordered
+
+
+def test_what_no_policy_removes_is_a_leak_and_stays_with_the_reason() -> None:
+    steps = companion_preview._steps([(handle(), SNAPSHOT)], Words(None))
+    seen = CompanionPreview(steps=steps, why_left={STEP: NO_POLICY})
+    assert [(told.object, told.why) for told in seen.leaks] == [(WEB, NO_POLICY)]
+    step = Step(name=STEP, object=WEB, effort=Effort.LEAVE.value)
+    assert {item.why for item in seen.forecast(step, SNAPSHOT.entries.values()) or ()} == {NO_POLICY}
+
+
+def test_a_step_that_is_no_handle_is_not_forecast_here() -> None:
+    step = Step(name="ClusterProfile/web", object=ObjectRef(kind="ClusterSummary", name="web", uid="u-other"))
+    assert CompanionPreview().forecast(step, [entry("a")]) is None
+
+
+def test_deleting_a_handle_removes_what_its_deployer_deletes_and_keeps_the_rest() -> None:
+    seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook())
+    assert [ref.name for ref in seen.objects[STEP]] == ["a"]
+    assert [(told.object.name, told.why) for told in seen.staying] == [("data", "Helm keeps it")]
+    assert plan.total(seen) == 2, "the object and the handle"
+    assert seen.leaks == ()
+
+
+def test_a_handle_that_its_deployer_forgets_leaks_every_object() -> None:
+    seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook(leaks="would be left behind"))
+    assert [told.object.name for told in seen.leaks] == ["a"]
+    assert seen.objects[STEP] == ()
+
+
+def test_what_creates_a_handle_again_is_a_warning() -> None:
+    seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook(recreated="HelmChartProxy shops/web selects the cluster"))
+    assert seen.warnings == ("it would be created again: HelmChartProxy shops/web selects the cluster",)
+
+
+def test_a_handle_that_lists_nothing_although_it_deployed_is_unknown() -> None:
+    told = HandleOutlook(unknown_if_empty="its release is not on the cluster")
+    [leak] = foreseen_handle(handle(entries=()), Snapshot({}), told).leaks
+    assert (leak.object, leak.why) == (WEB, "its release is not on the cluster")
+    assert foreseen_handle(handle(), SNAPSHOT, told).leaks == ()
+
+
+def test_helm_releases_that_no_policy_mentions_are_one_warning() -> None:
+    releases = [
+        handle(
+            ref=ObjectRef(group="helm.sh", kind="Release", namespace="apps", name=f"r{number}", uid=f"u-{number}"),
+            source=SourceKind.HELM,
+        )
+        for number in range(7)
+    ]
+    shown, warning = companion_preview._shown(SourceKind.HELM, releases, Words(None))
+    assert shown == []
+    assert warning.endswith("would not be removed: apps/r0, apps/r1, apps/r2, apps/r3, apps/r4 and 2 more")
+    assert companion_preview._shown(SourceKind.HELM, releases, Words(Effort.TRY)) == (releases, "")
+
+
+def test_handles_of_a_deployer_are_shown_without_a_policy() -> None:
+    assert companion_preview._shown(SourceKind.FLUX, [handle()], Words(None)) == ([handle()], "")
