@@ -6,6 +6,7 @@ finalizers (read from its `resetMetadata` and `resetStatus`). The members have g
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +83,12 @@ async def restored(plane: Plane, it: DeployedScene, client: Client, *, records: 
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": it.namespace}})
     made: dict[str, Object] = {}
     for kind, obj in saved:
-        made[kind.kind] = await client.create(kind, as_restored(obj))
+        if kind is not CLUSTERS:
+            made[kind.kind] = await client.create(kind, as_restored(obj))
+    # Velero restores Clusters last. creationTimestamps are whole seconds, so wait until theirs is later.
+    await asyncio.sleep(1.1)
+    [cluster] = [as_restored(obj) for kind, obj in saved if kind is CLUSTERS]
+    made[CLUSTERS.kind] = await client.create(CLUSTERS, cluster)
     # Cluster API would find out that the control plane is initialized.
     ready = {"status": {"initialization": {"controlPlaneInitialized": True}}}
     await client.patch(CLUSTERS, it.cluster.name, ready, namespace=it.namespace, subresource="status")

@@ -31,3 +31,7 @@ def test_a_secret_that_was_taken_over_is_the_successors() -> None:
 
 def test_a_secret_that_is_being_deleted_stands_in_the_way_of_the_successors() -> None:
     assert not is_successors(secret("2026-01-01T12:30:00Z", "new", deletionTimestamp="2026-01-01T13:00:00Z"), SUCCESSOR)
+
+
+def test_a_secret_without_an_owner_is_the_successors_however_old_it_is() -> None:
+    assert is_successors(secret("2026-01-01T11:00:00Z"), SUCCESSOR)
