@@ -16,7 +16,7 @@ from tests.eventually import eventually
 from tests.plane.support.objects import delete
 from unwind.api.resources import CONFIG_MAPS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.certificates import Authority, KeyPair
-from unwind.kube.errors import ApiError
+from unwind.kube.errors import ApiError, NotFoundError
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_secret import NAME, SharedCertificate, StoredCertificates, Terms, renewed
 from unwind.server.connection import BUSY
@@ -206,7 +206,10 @@ class Webhook:
         finally:
             for task in running:
                 task.cancel()
-            await self.client.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, self.namespace, uid=created["metadata"]["uid"])
+            # The client sends a DELETE again whose connection broke before the response, and then finds nothing.
+            with suppress(NotFoundError):
+                uid = created["metadata"]["uid"]
+                await self.client.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, self.namespace, uid=uid)
             await listener.close(grace=1)
 
     def _configuration(self, port: int, failure_policy: str) -> dict[str, Any]:
