@@ -94,8 +94,8 @@ def is_successors(secret: Object, successor: Cluster) -> bool:
         return False  # terminating: a new one cannot be created before it is gone
     owners = {owner["uid"] for owner in meta.get("ownerReferences") or ()}
     if not owners:
-        # Nothing deletes it together with the earlier cluster, and the successor uses the Secret of this name. The times
-        # do not tell: Velero restores Secrets before Clusters.
+        # Nothing deletes it together with the earlier cluster, and the successor uses the Secret of this name. The
+        # times do not tell: Velero restores Secrets before Clusters.
         return True
     born = successor.metadata.creation_timestamp
     return successor.metadata.uid in owners or (born is not None and meta["creationTimestamp"] >= _written(born))
