@@ -24,10 +24,10 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
 from unwind.companions import proxy_rules
 from unwind.companions.flux import FluxCompanion
-from unwind.companions.handle_requests import refused_proxies
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
+from unwind.companions.proxy_requests import refused_proxies
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
 from unwind.karmada.member_steps import paired_members, remaining_works

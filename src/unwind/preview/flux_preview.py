@@ -16,7 +16,7 @@ from unwind.companions import flux_inventory, flux_tree, snapshots
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_tree import FluxTree
-from unwind.companions.handle_requests import contents_of
+from unwind.companions.handle_scopes import contents_of
 from unwind.companions.step_source import SCOPE
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius

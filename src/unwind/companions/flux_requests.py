@@ -1,0 +1,118 @@
+"""Requested deletions of Kustomizations and HelmReleases: what is nested in them, and whether Flux could delete it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.names import Reason
+from unwind.api.policies import SourceKind
+from unwind.api.resources import SUBJECT_ACCESS_REVIEWS
+from unwind.companions import flux_tree
+from unwind.companions.companion import Handle
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.flux_inventory import Place, kubeconfig_secret
+from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same, plural_of
+from unwind.errors import UnwindError
+from unwind.kube.errors import ApiError
+from unwind.removal.deletion_scope import Told
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from unwind.api.meta import ObjectRef
+    from unwind.kube.client import Client, Object
+    from unwind.members.member import Member
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import RemovalDeps
+
+
+class FluxReader:
+    """Kustomizations and HelmReleases, with what is nested in them."""
+
+    def __init__(self, client: Client, deps: RemovalDeps) -> None:
+        self._client = client
+        self._deps = deps
+        self.companion = FluxCompanion(client, trusts_suspended=True)
+
+    async def scope(self, ref: ObjectRef, stack: AsyncExitStack) -> HandleScope:
+        here = await stack.enter_async_context(self._deps.members.management())
+        root = await flux_tree.get(self._client, Place(ref.kind, ref.namespace, ref.name))
+        check_same(ref, root.metadata)
+        tree = flux_tree.FluxTree(self.companion, self._deps.members, here)
+        await stack.enter_async_context(tree.open)
+        await tree.read(root)
+        found = list(tree.handles.values())
+        if failed := next((it for it in found if it.failed), None):
+            raise UnwindError(f"{failed.ref}: {failed.failed}")
+        steps = [it.step for it in found]
+        if twice := sorted({step for step in steps if steps.count(step) > 1}):
+            raise UnwindError(f"{', '.join(twice)} exists on several clusters", remedy="rename one of them")
+        refused = await tree.refused() or [told for it in found for told in await _not_allowed(it)]
+        return HandleScope(
+            handles=tuple(_scoped(it, here) for it in found),
+            refused=tuple(refused),
+            warnings=tuple(
+                f"{it.step} lists {ref}, which does not carry its mark"
+                for it in found
+                for ref in (it.snapshot.foreign if it.snapshot else ())
+            ),
+        )
+
+    async def target(self, handle: Object | None, where: ObjectRef | None, place: Member) -> ClusterTarget | None:
+        config = flux_tree.kube_config(handle) if handle else None
+        if where is None and config is None:
+            return None
+        if where and (config is None or kubeconfig_secret(config) != where.name):
+            config = flux_tree.config_of(where)
+        assert config is not None  # noqa: S101 - for the type checker
+        namespace = where.namespace if where else handle["metadata"]["namespace"] if handle else ""
+        return await flux_tree.secret_target(self._client, namespace, config, where)
+
+
+def _scoped(it: flux_tree.TreeHandle, here: Member) -> ScopedHandle:
+    assert it.member is not None  # noqa: S101 - only failed handles have none
+    assert it.snapshot is not None  # noqa: S101
+    handle = Handle(
+        ref=it.ref,
+        source=SourceKind.FLUX,
+        depends_on=tuple(sorted(it.needs)),
+        terminating=it.obj.metadata.terminating,
+    )
+    return ScopedHandle(
+        handle=handle,
+        metadata=it.obj.metadata,
+        member=it.member,
+        snapshot=it.snapshot,
+        here=it.member.system_uid == here.system_uid,
+    )
+
+
+async def _not_allowed(it: flux_tree.TreeHandle) -> list[Told]:
+    """The refusal if Flux could not delete a nested handle itself: it impersonates an account that may not do that."""
+    parent = it.parent
+    if parent is None or not parent.obj.spec.service_account_name:
+        return []
+    namespace, account = parent.ref.namespace, parent.obj.spec.service_account_name
+    user = f"system:serviceaccount:{namespace}:{account}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    attributes = {
+        "group": it.ref.group,
+        "version": it.ref.version,
+        "resource": plural_of(it.ref),
+        "namespace": it.ref.namespace,
+        "name": it.ref.name,
+        "verb": "delete",
+    }
+    body = {
+        "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
+        "kind": SUBJECT_ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {"user": user, "groups": groups, "resourceAttributes": attributes},
+    }
+    try:
+        decided = await it.place.client.create(SUBJECT_ACCESS_REVIEWS, body)
+    except ApiError as error:
+        raise UnwindError(f"cannot determine whether {user} may delete {it.ref}: {error}") from error
+    if (decided.get("status") or {}).get("allowed") is True:
+        return []
+    return [Told(it.ref, f"{user}, with which Flux applies {parent.ref}, may not delete it", Reason.NO_RIGHT)]
