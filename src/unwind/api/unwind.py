@@ -19,6 +19,8 @@ TEARDOWNS = Resource(GROUP, "v1alpha1", "teardowns", "Teardown", namespaced=Fals
 INVENTORIES = Resource(GROUP, "v1alpha1", "inventories", "Inventory")
 
 BLOCKERS_SHOWN = 20
+TIMELINE_SHOWN = 50
+"""How many entries of its timeline a Teardown keeps."""
 CANCELLED_SHOWN = 100
 """How many objects of each kind of outcome a cancelled Teardown names."""
 ENTRIES_IN_A_CHUNK = 500
@@ -212,6 +214,7 @@ class StepStatus(Model, frozen=True, kw_only=True):
     state: Annotated[str, doc("State of the step.", required=True, choice=StepState)] = ""
     removed: Annotated[int, doc("Number of objects that are verified absent.", minimum=0)] = 0
     since: Annotated[datetime | None, doc("When the step entered this state.")] = None
+    started_at: Annotated[datetime | None, doc("When the step started: until then it waited for other steps.")] = None
     reason: Annotated[str, doc("Why objects were left, as a CamelCase word, if the step is Left or GivenUp.")] = ""
     message: Annotated[str, doc("Details about the state.")] = ""
 
@@ -223,6 +226,39 @@ class Release(Model, frozen=True, kw_only=True):
     message: Annotated[str, doc("The reason that the user gave.")] = ""
     by: Annotated[str, doc("The user who released the target.", required=True)] = ""
     at: Annotated[datetime | None, doc("When the target was released.")] = None
+
+
+class TimelineEvent(Word):
+    """What an entry of a timeline tells."""
+
+    WAVE_STARTED = "WaveStarted"
+    """The first step of a wave started."""
+    STEP_ENDED = "StepEnded"
+    """All objects of a step are verified absent, or were left."""
+    BLOCKED = "Blocked"
+    """An object held the teardown, or blocked its step for 10 seconds or more, from `at` until `until`."""
+    RELEASED = "Released"
+    """The target was released before the teardown completed."""
+    FINISHED = "Finished"
+    """The teardown ended."""
+
+
+class TimelineEntry(Model, frozen=True, kw_only=True):
+    """One event in the course of a teardown."""
+
+    at: Annotated[datetime | None, doc("When it happened, or began.", required=True)] = None
+    event: Annotated[str, doc("What happened.", required=True, choice=TimelineEvent)] = ""
+    until: Annotated[
+        datetime | None, doc("When the object stopped blocking: it is gone, or was left. Empty while it blocks.")
+    ] = None
+    wave: Annotated[int, doc("The wave that started.", minimum=0)] = 0
+    step: Annotated[str, doc("The step that ended, or that was blocked.")] = ""
+    object: Annotated[ObjectRef | None, doc("The object that blocked.")] = None
+    reason: Annotated[str, doc("Why the object blocked, the state of the step, or the phase, as a CamelCase word.")] = (
+        ""
+    )
+    message: Annotated[str, doc("Details, in one sentence.")] = ""
+    by: Annotated[str, doc("Who released the target, or who had to act.")] = ""
 
 
 _SOME_OBJECTS = {"maxItems": CANCELLED_SHOWN, **ATOMIC}
@@ -266,6 +302,13 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     finished_at: Annotated[datetime | None, doc("When the teardown finished.")] = None
     steps: Annotated[tuple[StepStatus, ...], doc("Status of each step.", **ATOMIC)] = ()
     blockers: Annotated[tuple[Blocker, ...], doc("The first blockers.", maxItems=BLOCKERS_SHOWN, **ATOMIC)] = ()
+    timeline: Annotated[
+        tuple[TimelineEntry, ...],
+        doc("The course of the teardown, in order. The archive has all of it.", maxItems=TIMELINE_SHOWN, **ATOMIC),
+    ] = ()
+    timeline_omitted: Annotated[
+        int, doc("Number of entries that the timeline no longer has, because there were too many.", minimum=0)
+    ] = 0
     release: Annotated[Release | None, doc("Set if the target was released before the teardown completed.")] = None
     cancelled: Annotated[Cancellation | None, doc("Set if the deletion was cancelled.")] = None
     conditions: Annotated[tuple[Condition, ...], doc("Conditions of the teardown.", **list_map("type"))] = ()

@@ -24,6 +24,7 @@ from unwind.api.unwind import (
     TeardownStatus,
 )
 from unwind.deleters.attempt import Failed, Waiting
+from unwind.planning import timeline
 from unwind.planning.waves import circles
 from unwind.teardown.drafts import TeardownNotice
 from unwind.why.blockers import actor_of, urgency
@@ -93,7 +94,7 @@ def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> Tear
     busy = any(step.state is StepState.REMOVING and not (step.waits or step.unsealed) for step in view.steps)
     held = view.paused or (bool(blockers) and not busy)
     phase = Phase.HELD if held and view.phase is Phase.REMOVING else view.phase
-    return TeardownStatus(
+    after = TeardownStatus(
         phase=phase.value,
         observed_generation=teardown.metadata.generation,
         wave=f"{view.wave}/{plan.waves}" if plan.waves else "",
@@ -108,6 +109,8 @@ def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> Tear
         cancelled=view.cancelled,
         conditions=_conditions(teardown, view, phase, blockers, now),
     )
+    course = timeline.recorded(before, after, plan, blockers=blockers, now=now)
+    return msgspec.structs.replace(after, timeline=course.entries, timeline_omitted=course.omitted)
 
 
 def guarded(teardown: Teardown) -> dict[str, str]:
@@ -150,11 +153,16 @@ def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tup
                 state=step.state.value,
                 removed=step.removed,
                 since=since,
+                started_at=old.started_at if old and old.started_at else _started(step.state, now),
                 reason=reason,
                 message=message,
             )
         )
     return tuple(statuses)
+
+
+def _started(state: StepState, now: datetime) -> datetime | None:
+    return None if state is StepState.WAITING else now
 
 
 _WITH_OBJECTS_LEFT = (StepState.LEFT, StepState.GIVEN_UP)
