@@ -76,11 +76,12 @@ older: setup ## The tests that depend on the version of Kubernetes, on the minor
 	$(RAISE)
 	@UNWIND_KUBERNETES=$(OLDER_KUBERNETES) $(PYTEST) $(BESIDE) $(ARGS) $(OLDER)
 
-check: $(VENV)/.installed ## Lint, format, types, import rules
+check: $(VENV)/.installed ## Lint, format, types, import rules, links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory site
 
 format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
