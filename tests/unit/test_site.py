@@ -59,7 +59,7 @@ async def test_a_browser_finds_pages_by_search_and_asks_no_other_host(site: Path
         for name in ("index", "companions-flux", "reference/commands"):
             await page.goto((site / f"{name}.html").as_uri())
         await page.fill("input[name=query]", "stuck in Terminating")
-        await page.locator(".md-search-result__item h1", has_text="unwind why").first.wait_for()
+        await page.locator(".md-search-result__item h1", has_text="unwind why").first.wait_for(timeout=120_000)
     assert asked
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))]
 
