@@ -31,9 +31,7 @@ def test_a_broken_link_a_broken_anchor_and_a_page_that_nothing_leads_to_are_erro
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     docs = shutil.copytree(HOME / "docs", tmp_path / "docs")
-    (docs / "why.md").write_text(
-        "# Why\n\n[one](nowhere.md) [two](start.md#nowhere) [three](../src/code.py)\n"
-    )
+    (docs / "why.md").write_text("# Why\n\n[one](nowhere.md) [two](start.md#nowhere) [three](../src/code.py)\n")
     (docs / "lonely.md").write_text("# Lonely\n")
     with caplog.at_level(logging.WARNING, "mkdocs"), pytest.raises(Abort):
         build_site(docs, tmp_path / "site")
