@@ -157,6 +157,25 @@ async def test_a_handle_is_not_deleted_while_an_object_of_it_is_protected(it: Te
     await it.let_go()
 
 
+@pytest.mark.parametrize("effort", [Effort.ENFORCE, Effort.TRY])
+async def test_a_handle_that_is_protected_itself_is_not_deleted(it: TeardownScene, effort: Effort) -> None:
+    await deployed(it, "apps", objects=["apps-0"])
+    label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+    await it.member.client.patch(CONFIG_MAPS, "apps", label, namespace=it.on_member)
+    async with running_deployer(it), manager(it.client, sources=(ExampleDeployer(it, {"apps": effort}).steps,)):
+        await it.delete()
+        if effort is Effort.ENFORCE:
+            held = await it.teardown(_held_at("apps"), "held at apps")
+            assert "unwind unprotect configmaps/apps" in held.status.blockers[0].message
+            assert await it.objects() == {"apps", "apps-0"}
+            free = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: None}}}
+            await it.member.client.patch(CONFIG_MAPS, "apps", free, namespace=it.on_member)
+        ended = await it.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0 if effort is Effort.ENFORCE else 1)
+    assert await it.objects() == (set() if effort is Effort.ENFORCE else {"apps", "apps-0"})
+    await it.let_go()
+
+
 async def test_a_tried_handle_with_a_protected_object_stays_and_does_not_block(it: TeardownScene) -> None:
     await deployed(it, "apps", objects=["apps-0"], labels={DELETE_PROTECTION_LABEL: "Always"})
     companion = ExampleDeployer(it, {"apps": Effort.TRY})
@@ -172,11 +191,15 @@ async def test_the_plan_shows_protected_objects_of_a_handle_and_what_stays_with_
     await deployed(it, "apps", objects=["apps-0"], labels={DELETE_PROTECTION_LABEL: "Always"})
     await deployed(it, "tried", objects=["tried-0"], labels={DELETE_PROTECTION_LABEL: "Always"})
     await deployed(it, "web", objects=["web-0"])
-    deployer = ExampleDeployer(it, {"tried": Effort.TRY})
+    label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+    for name in ("itself", "tried-itself"):
+        await deployed(it, name, objects=[f"{name}-0"])
+        await it.member.client.patch(CONFIG_MAPS, name, label, namespace=it.on_member)
+    deployer = ExampleDeployer(it, {"tried": Effort.TRY, "tried-itself": Effort.TRY})
     target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
     async with Members(it.client) as members:
         seen = await preview_companions((deployer,), deployer, members, target, selected=True)
-    assert {item.object.name for item in seen.protection.values()} == {"apps-0", "tried-0"}
+    assert {item.object.name for item in seen.protection.values()} == {"apps-0", "tried-0", "itself", "tried-itself"}
     chunks = {chunk.spec.owner.name: chunk for chunk in seen.chunks}
     fates = {}
     for step in plan([item.draft for item in seen.steps.steps]).steps:
@@ -184,8 +207,8 @@ async def test_the_plan_shows_protected_objects_of_a_handle_and_what_stays_with_
         assert found
         [forecast] = found
         fates[step.object.name] = (forecast.fate, "which stays: ConfigMap" in forecast.why)
-    goes = (ForecastFate.GOES, False)
-    assert fates == {"apps": goes, "tried": (ForecastFate.STAYS, True), "web": goes}
+    goes, stays = (ForecastFate.GOES, False), (ForecastFate.STAYS, True)
+    assert fates == {"apps": goes, "tried": stays, "web": goes, "itself": goes, "tried-itself": stays}
 
 
 async def test_a_tried_handle_is_given_up_after_its_time_and_a_left_one_is_not_touched(it: TeardownScene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
@@ -13,7 +14,7 @@ from tests.plane.support.handle_requests import handle_manager
 from tests.plane.support.helm_release_proxies import EveryProxy, Proxies, config_maps, proxy_steps
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES, HELM_RELEASE_PROXY_FINALIZER
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, PAUSED_ANNOTATION, Finalizer
+from unwind.api.names import DELETE_PROTECTION_LABEL, FORCE_RELEASE_ANNOTATION, PAUSED_ANNOTATION, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
@@ -384,10 +385,21 @@ async def test_a_requested_proxy_is_verified_and_ends_when_nothing_creates_it_ag
     assert await it.client.list(HELM_RELEASE_PROXIES, namespace=it.namespace) == []
 
 
-async def test_a_requested_proxy_that_caaph_would_not_uninstall_is_refused(it: TeardownScene, proxies: Proxies) -> None:
-    once = await proxies.deploy("once", reconcileStrategy="InstallOnce")
+@pytest.mark.parametrize("why", ["InstallOnce", "an object is protected", "the proxy is protected"])
+async def test_a_requested_proxy_that_must_stay_is_refused_as_its_plan_says(
+    it: TeardownScene, proxies: Proxies, why: str
+) -> None:
+    strategy = "InstallOnce" if why == "InstallOnce" else "Continuous"
+    once = await proxies.deploy("once", reconcileStrategy=strategy)
+    label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+    if why == "an object is protected":
+        await it.member.client.patch(CONFIG_MAPS, "once-0", label, namespace=it.on_member)
+    if why == "the proxy is protected":
+        await proxies.patch(once, label)
     seen = await foresee(it.client, named(once), home=HOME)
-    assert ["InstallOnce" in told.why for told in seen.refusals] == [True]
+    [refusal] = seen.refusals
+    assert refusal.object.name == ("once-0" if why == "an object is protected" else once.name)
+    assert (why if why == "InstallOnce" else "unwind unprotect") in refusal.why
     async with handle_manager(it.client, HOME, sources=(SourceKind.HELM_RELEASE_PROXY,)):
         asked = await request(it.client, once, plural=HELM_RELEASE_PROXIES.plural, now=SYSTEM.now())
         refused = await until(
@@ -399,4 +411,5 @@ async def test_a_requested_proxy_that_caaph_would_not_uninstall_is_refused(it: T
         )
     assert refused
     assert refused["status"]["phase"] == Phase.REFUSED
+    assert refusal.why in refused["status"]["blockedBy"]
     assert await it.objects() == {"once-0", "once-1"}

@@ -113,9 +113,7 @@ class DeployedObjects:
             absence, resource, ref = self._seen.get(item.key), self._resources.get(item.key), item.entry.object
             if resource is None or absence is None or absence.seen is None or not labelled(absence.seen.labels):
                 continue
-            if not self._protection.keep:
-                await self._protection.hold(self._member.watches, resource, ref, what=str(self._handle))
-            elif found := await self._protection.look(self._member.client, resource, ref):
+            if found := await self._protection.hold(self._member.watches, resource, ref, what=str(self._handle)):
                 return found
         return None
 

@@ -81,6 +81,7 @@ def _scoped(it: flux_tree.TreeHandle, here: Member) -> ScopedHandle:
     return ScopedHandle(
         handle=handle,
         metadata=it.obj.metadata,
+        place=it.place,
         member=it.member,
         snapshot=it.snapshot,
         here=it.member.system_uid == here.system_uid,

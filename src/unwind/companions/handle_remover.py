@@ -14,7 +14,7 @@ import msgspec
 
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer, Reason
-from unwind.api.unwind import Blocker
+from unwind.api.unwind import Blocker, Effort
 from unwind.companions.deployed_objects import LOOK_AGAIN, DeployedObjects
 from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed, Waiting
@@ -23,6 +23,7 @@ from unwind.inventory.inventories import items
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import set_finalizer
 from unwind.members.member import RECENT
+from unwind.protection.deleter import ProtectionLink, labelled
 from unwind.teardown.step_removers import StepProgress, retry_forever
 from unwind.why.blockers import actor_of
 from unwind.why.removal_blockers import what_blocks
@@ -217,6 +218,7 @@ class _OpenRemoval:
         self._keeps = keeps
         self._handle = context.step.object
         self._resource = companion.resource(self._handle)
+        self._protection = ProtectionLink(keep=context.step.effort == Effort.TRY, cluster=places.place.ref)
         self._objects = DeployedObjects(companion, context, chunks, member, outer)
 
     async def run(self) -> None:
@@ -264,7 +266,7 @@ class _OpenRemoval:
             if why := self._companion.why_held(handle):
                 raise Again(f"{self._handle} {why}", until=changes, after=LOOK_AGAIN, code=Reason.HELD)
             await self._add_late(handle)
-            if protected := await self._objects.protected():
+            if protected := await self._protected(handle) or await self._objects.protected():
                 return protected
             await self._send_delete(handle)
         except Again as again:
@@ -276,6 +278,13 @@ class _OpenRemoval:
             raise
         changes.close()
         return None
+
+    async def _protected(self, handle: Object) -> ProtectedObject | None:
+        """The protection of the handle itself, if it is only tried. Raises Again if an enforced one must wait."""
+        if not labelled(handle["metadata"].get("labels")):
+            return None
+        ref = self._handle
+        return await self._protection.hold(self._place.watches, self._resource, ref, what=f"the deletion of {ref}")
 
     async def _send_delete(self, handle: Object) -> None:
         client, have = self._place.client, handle["metadata"].get("finalizers") or []

@@ -23,7 +23,7 @@ from unwind.api.unwind import TEARDOWNS, Effort, Entry, EntryState, Teardown
 from unwind.companions import snapshots
 from unwind.companions.flux_requests import FluxReader
 from unwind.companions.handle_remover import HandlePlaces, HandleRemover
-from unwind.companions.handle_scopes import contents_of, plural_of, refused
+from unwind.companions.handle_scopes import plural_of, protected_by, refused
 from unwind.companions.proxy_requests import ProxyReader
 from unwind.companions.step_source import SCOPE
 from unwind.errors import UnwindError
@@ -163,7 +163,9 @@ class HandleRequest(RequestSource):
                 message = f"{', '.join(taken[:_SHOWN])} is being deleted by Teardown {other.metadata.name}"
                 raise refused(Reason.HELD, message)
         for it in scope.handles:
-            found = await self._refusals(it.member, contents_of(it.metadata, it.handle.ref, it.snapshot))
+            found = await protected_by(
+                self._refusals, it.metadata, it.handle.ref, it.snapshot, place=it.place, member=it.member
+            )
             if found:
                 raise refused(Reason.PROTECTED, request_refusals.refused_objects(found), found)
         going = [entry for it in scope.handles for entry in it.snapshot.entries.values() if not entry.kept]

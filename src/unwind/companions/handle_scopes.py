@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unwind.companions.companion import HandleCompanion
     from unwind.kube.client import Object
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.request_refusals import Refusals
 
 
 class ScopedHandle(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,8 @@ class ScopedHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     handle: Handle
     metadata: ObjectMeta
+    place: Member
+    """The cluster that it is on."""
     member: Member
     """The cluster that it deployed on."""
     snapshot: Snapshot
@@ -49,16 +52,22 @@ class HandleScope(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def contents_of(metadata: ObjectMeta, ref: ObjectRef, snapshot: Snapshot) -> DeletionScope:
-    """What its deployer deletes with a handle, as the scope of a deletion (pure)."""
+async def protected_by(
+    refusals: Refusals, metadata: ObjectMeta, ref: ObjectRef, snapshot: Snapshot, *, place: Member, member: Member
+) -> tuple[Told, ...]:
+    """What may not be deleted: the handle itself, on the cluster that it is on, and what its deployer deletes with it,
+    on the cluster that it deployed on."""
     resource = Item("", "", Entry(object=ref, resource=plural_of(ref))).resource
-    target = Content(resource, msgspec.convert(msgspec.to_builtins(metadata), Metadata))
-    going = [
+    handle = Content(resource, msgspec.convert(msgspec.to_builtins(metadata), Metadata))
+    deployed = tuple(
         Content(Item("", key, entry).resource, snapshot.found[key])
         for key, entry in snapshot.entries.items()
         if key in snapshot.found and not entry.kept
-    ]
-    return DeletionScope(target=target, going=(*going, target))
+    )
+    return (
+        *await refusals(place, DeletionScope(target=handle, going=(handle,))),
+        *await refusals(member, DeletionScope(target=handle, going=deployed)),
+    )
 
 
 def plural_of(ref: ObjectRef) -> str:

@@ -74,6 +74,7 @@ class ProxyReader:
         proxy = await self._client.get(HELM_RELEASE_PROXIES, ref.name, namespace=ref.namespace, type=HelmReleaseProxy)
         check_same(ref, proxy.metadata)
         target = targets.of_capi(await cluster_of(self._client, proxy))
+        home = await stack.enter_async_context(self._deps.members.management())
         member = await stack.enter_async_context(self._deps.members.member(target))
         found = await self.companion.handles(target, member, (ref.namespace,))
         handle = next((item for item in found if item.ref.uid == ref.uid), None)
@@ -84,6 +85,7 @@ class ProxyReader:
                 ScopedHandle(
                     handle=handle,
                     metadata=proxy.metadata,
+                    place=home,
                     member=member,
                     snapshot=await snapshots.take(snapshots.MemberObjects(member), self.companion, handle),
                     here=False,

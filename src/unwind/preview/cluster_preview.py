@@ -24,6 +24,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
 from unwind.companions import proxy_rules
 from unwind.companions.flux import FluxCompanion
+from unwind.companions.handle_scopes import protected_by
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.companions.companion import Companion
+    from unwind.companions.snapshots import Snapshot
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
 
@@ -83,6 +85,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     here: Member
     """The management cluster."""
     inventories: Inventories
+    home: str
+    """Unwind's own namespace."""
 
 
 async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN) -> Foreseen:
@@ -91,7 +95,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
     kind = (named.resource.group, named.resource.kind)
     inventories = Inventories(client, namespace=home)
     async with Members(client) as fleet, fleet.management() as here:
-        places = Places(client=client, fleet=fleet, here=here, inventories=inventories)
+        places = Places(client=client, fleet=fleet, here=here, inventories=inventories, home=home)
         if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind):
             cluster = await client.get(named.resource, named.name, namespace=named.where, type=capi.Cluster)
             return await _of_capi(places, cluster)
@@ -193,17 +197,23 @@ async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
     where = proxy.spec.cluster_ref
     cluster = await places.client.get(capi.CLUSTERS, where.name, namespace=where.namespace, type=capi.Cluster)
     companion = HelmReleaseProxies(places.client, places.inventories, None)
+    ref, refusals = ref_of(HELM_RELEASE_PROXIES, proxy.metadata), partial(removal_forecast.refusals, home=places.home)
+
+    async def protected(member: Member, snapshot: Snapshot) -> tuple[Told, ...]:
+        return await protected_by(refusals, proxy.metadata, ref, snapshot, place=places.here, member=member)
+
     return await preview_handle(
         companion,
         places.fleet,
         targets.of_capi(cluster),
-        ref_of(HELM_RELEASE_PROXIES, proxy.metadata),
+        ref,
         HandleOutlook(
             leaks=proxy_rules.why_leaked(proxy),
             refused=partial(refused_proxies, proxy),
             recreated=proxy_rules.recreated_by(proxy, deleting=cluster.metadata.terminating),
             unknown_if_empty=proxy_rules.why_unknown(proxy),
         ),
+        protected=protected,
     )
 
 
@@ -513,7 +523,8 @@ def _foreseen(
         f"cannot read a member, so dependents there are unknown: {preview.unseen}" for preview in seen if preview.unseen
     ]
     protection = [found for preview in seen for found in preview.protected]
-    protection += others.protected(entry for some in going.values() for entry in some)
+    enforced = [step.object for step in made.steps if step.effort == Effort.ENFORCE]
+    protection += others.protected([*enforced, *(entry.object for some in going.values() for entry in some)])
     doubts = [warning for preview in seen for warning in preview.forecast.warnings]
     # What a Namespace or CRD contains changes during the deletion.
     emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]

@@ -28,7 +28,7 @@ from unwind.removal.deletion_scope import Told
 from unwind.teardown.step_sources import SourceSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Awaitable, Collection, Iterable
 
     from unwind.companions.companion import Companion
     from unwind.companions.snapshots import MemberObjects, Snapshot
@@ -90,7 +90,7 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
             return None
         entries = list(entries)
         left = self.why_left.get(step.name) or (f"{step.name} is left in place" if step.effort == Effort.LEAVE else "")
-        protected = self.protected(entries)
+        protected = self.protected([step.object, *(entry.object for entry in entries)])
         if step.effort == Effort.TRY and protected and not left:
             # Its deployer would delete all of its objects.
             left = f"part of {step.object}, which stays: {protected[0].message}"
@@ -101,9 +101,9 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
             for entry in entries
         ]
 
-    def protected(self, entries: Iterable[Entry]) -> list[ProtectedObject]:
-        """The objects of these entries because of which their handle is not deleted."""
-        return [found for entry in entries if (found := self.protection.get(entry.object.uid))]
+    def protected(self, refs: Iterable[ObjectRef]) -> list[ProtectedObject]:
+        """The handles and objects among these because of which a handle is not deleted."""
+        return [self.protection[uid] for uid in dict.fromkeys(ref.uid for ref in refs) if uid in self.protection]
 
 
 NOTHING = CompanionPreview()
@@ -132,14 +132,15 @@ async def preview_companions(
                 except UnwindError as error:
                     failed.append(f"cannot read what {companion.source.value} deployed on this cluster: {error}")
             chunks = [chunk_of(member, target.ref, handle, snapshot) for handle, snapshot in handles]
-            going = [
-                entry
+            removed = [
+                (handle, snapshot)
                 for handle, snapshot in handles
                 if (decision := decisions.decide(handle)) and decision.effort is not Effort.LEAVE
-                for entry in snapshot.entries.values()
-                if not entry.kept
             ]
+            going = [entry for _, snapshot in removed for entry in snapshot.entries.values() if not entry.kept]
             protection = await protected_entries(member, target.ref, going)
+            async with members.management() as home:
+                protection += await _protected_handles(home, member, [handle for handle, _ in removed])
     except UnwindError as error:
         failed.append(f"cannot read what other deployers deployed on this cluster: {error}")
     steps = _steps(handles, decisions)
@@ -156,6 +157,24 @@ async def preview_companions(
         protection={item.object.uid: item for item in protection},
         unknown=tuple(failed) if selected else (),
     )
+
+
+async def _protected_handles(home: Member, member: Member, handles: Iterable[Handle]) -> list[ProtectedObject]:
+    """The handles that are protected themselves."""
+    found: list[ProtectedObject] = []
+    # A Helm release is no object.
+    objects = [handle for handle in handles if handle.source is not SourceKind.HELM]
+    for place, refs in (
+        (home, [handle.ref for handle in objects if not handle.on_member]),
+        (member, [handle.ref for handle in objects if handle.on_member]),
+    ):
+        resources = {
+            kind: await place.discovery.resource(kind[1], group=kind[0])
+            for kind in dict.fromkeys((ref.group, ref.kind) for ref in refs)
+        }
+        entries = [Entry(object=ref, resource=resources[ref.group, ref.kind].plural) for ref in refs]
+        found += await protected_entries(place, place.ref, entries)
+    return found
 
 
 def _shown(source: SourceKind, handles: Sequence[Handle], decisions: Decisions) -> tuple[Sequence[Handle], str]:
@@ -224,20 +243,33 @@ class HandleOutlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def preview_handle(
-    companion: Companion, members: Members, target: ClusterTarget, ref: ObjectRef, outlook: HandleOutlook
+    companion: Companion,
+    members: Members,
+    target: ClusterTarget,
+    ref: ObjectRef,
+    outlook: HandleOutlook,
+    *,
+    protected: Callable[[Member, Snapshot], Awaitable[Sequence[Told]]],
 ) -> Foreseen:
-    """The preview of the deletion of one handle, whose cluster stays."""
+    """The preview of the deletion of one handle, whose cluster stays. `protected`: what may not be deleted, given the
+    cluster and what the handle deployed there."""
     async with members.member(target) as member:
         found = await companion.handles(target, member, (ref.namespace,))
         handle = next((item for item in found if item.ref.uid == ref.uid), None)
         if handle is None:
             raise UnwindError(f"cannot plan deletion of {ref}: it was deleted meanwhile", remedy="check its name")
         snapshot = await snapshots.take(snapshots.MemberObjects(member), companion, handle)
-    return foreseen_handle(handle, snapshot, outlook, others=found)
+        held = await protected(member, snapshot)
+    return foreseen_handle(handle, snapshot, outlook, others=found, protected=held)
 
 
 def foreseen_handle(
-    handle: Handle, snapshot: Snapshot, outlook: HandleOutlook, *, others: Sequence[Handle] = ()
+    handle: Handle,
+    snapshot: Snapshot,
+    outlook: HandleOutlook,
+    *,
+    others: Sequence[Handle] = (),
+    protected: Sequence[Told] = (),
 ) -> Foreseen:
     """The preview of the deletion of a handle (pure). `others`: all handles of the cluster."""
     entries = list(snapshot.entries.values())
@@ -261,7 +293,7 @@ def foreseen_handle(
         plan=made,
         objects={handle.step: tuple(entry.object for entry in going)},
         radius=blast_radius([itself, *counted], custom_resources={}),
-        refusals=tuple(outlook.refused(handle, others)),
+        refusals=(*outlook.refused(handle, others), *protected),
         staying=tuple(Told(entry.object, snapshots.why_kept(entry)) for entry in kept),
         leaks=(*leaks, *((Told(handle.ref, unknown),) if unknown else ())),
         warnings=tuple(warnings),

@@ -6,17 +6,19 @@ else that a handle deployed would be left behind when the handle is gone.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState
 from unwind.companions import flux_inventory, flux_tree, snapshots
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_tree import FluxTree
-from unwind.companions.handle_scopes import contents_of
+from unwind.companions.handle_scopes import protected_by
 from unwind.companions.step_source import SCOPE
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
@@ -29,7 +31,6 @@ from unwind.removal.deletion_scope import Told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unwind.api.meta import ObjectRef
     from unwind.companions.flux_tree import TreeHandle
     from unwind.kube.client import Client
     from unwind.kube.discovery import Named
@@ -52,12 +53,12 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
             for it in found
             if it.member
         ]
-        warnings = list(_warnings(found))
+        warnings, protected = list(_warnings(found)), await _protected(found, home=home)
         try:
-            refusals = [*await tree.refused(), *await _protected(found, home=home)]
+            refusals = [*await tree.refused(), *protected]
         except UnwindError as error:
             # Not every user may list all handles of a namespace.
-            refusals = [Told(it.ref, it.held) for it in found if it.held]
+            refusals = [*(Told(it.ref, it.held) for it in found if it.held), *protected]
             warnings.append(f"cannot check whether other handles depend on it: {error}")
         return _foreseen(found, cloud, refusals, warnings)
 
@@ -67,12 +68,13 @@ def _removed(it: TreeHandle) -> list[Entry]:
 
 
 async def _protected(found: list[TreeHandle], *, home: str) -> list[Told]:
-    told: list[Told] = []
+    """The protected objects. A nested handle is also an object of what deployed it."""
+    refusals, told = partial(removal_forecast.refusals, home=home), dict[ObjectRef, Told]()
     for it in found:
         if it.member and it.snapshot:
-            scope = contents_of(it.obj.metadata, it.ref, it.snapshot)
-            told += await removal_forecast.refusals(it.member, scope, home=home)
-    return told
+            some = await protected_by(refusals, it.obj.metadata, it.ref, it.snapshot, place=it.place, member=it.member)
+            told |= {item.object: item for item in some}
+    return list(told.values())
 
 
 def _warnings(found: list[TreeHandle]) -> Iterator[str]:

@@ -209,8 +209,11 @@ class ProtectionLink:
         """Why an object may not be deleted; None if it may."""
         return await protected_object(client, resource, ref, cluster=self._cluster)
 
-    async def hold(self, watches: Watches, resource: Resource, ref: ObjectRef, *, what: str) -> None:
-        """Raise Again if an object with the label is protected. `what`: what is not deleted because of it."""
+    async def hold(self, watches: Watches, resource: Resource, ref: ObjectRef, *, what: str) -> ProtectedObject | None:
+        """The protection of an object with the label, if protected objects are left; otherwise raise Again if it is
+        protected. `what`: what is not deleted because of it."""
+        if self.keep:
+            return await self.look(watches.client, resource, ref)
         changes = await watches.changes(resource, namespace=ref.namespace, name=ref.name)
         try:
             held = await self.look(watches.client, resource, ref)
@@ -220,6 +223,7 @@ class ProtectionLink:
         if held:
             raise Again(f"{what} waits for {held.message}", until=changes, after=held.again, code=held.reason)
         changes.close()
+        return None
 
     def _concerns(self, resource: Resource, labels: Mapping[str, str] | None) -> bool:
         return labelled(labels) or (self._contents and _kind(resource).rest is not None)

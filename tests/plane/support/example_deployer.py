@@ -67,6 +67,7 @@ class ExampleDeployer(FixedPolicies):
             depends_on=tuple(f"ConfigMap/{self._namespace}/{name}" for name in needs),
             ordered=True,
             terminating="deletionTimestamp" in found["metadata"],
+            on_member=True,
         )
 
     def _entries(self, found: Object) -> tuple[HandleEntry, ...]:
