@@ -112,6 +112,12 @@ def waves(teardown: Teardown) -> dict[str, int]:
     return {step.name: step.wave for step in teardown.spec.plan.steps}
 
 
+async def uid_of(scene: DeleteScene, name: str) -> str:
+    handle = await scene.it.handle(name)
+    assert handle
+    return str(handle["metadata"]["uid"])
+
+
 async def nested(scene: DeleteScene, *held: str) -> None:
     """`fleet` deploys `base` and `apps` on the management cluster, and these deploy on the member. `apps` depends on
     `base`. `held`: objects of `apps` with a finalizer."""
@@ -131,7 +137,13 @@ async def test_a_kustomization_goes_after_what_is_nested_in_it_and_every_object_
     planned = await scene.run("plan", "kustomization/fleet", "-o", "json")
     assert planned.code == 0, planned.err
     seen = json.loads(planned.out)
+    # Without a manager, and without a question.
+    dry = await scene.run("delete", "kustomization/fleet", "--dry-run", "-o", "json")
+    assert (dry.code, json.loads(dry.out)) == (0, seen), dry.err
+    few = await scene.run("delete", "kustomization/fleet", "--dry-run", "--max-objects", "2")
+    assert (few.code, "more than --max-objects 2" in few.err) == (1, True)
     async with scene.manager():
+        assert await scene.client.list(TEARDOWNS, fields=f"metadata.name=request-{await uid_of(scene, 'fleet')}") == []
         asked = await scene.run("delete", "kustomization/fleet", "--yes", "--no-wait")
         assert asked.code == 0, asked.err
         teardown = await scene.teardown("fleet", held_at("held", HOLD), "held at an object on the member")
@@ -206,7 +218,7 @@ async def test_a_handle_whose_parent_is_suspended_goes_at_once(scene: DeleteScen
     assert await scene.it.cluster.objects() == {"base-0"}
 
 
-@pytest.mark.parametrize("why", ["suspended", "needed", "protected"])
+@pytest.mark.parametrize("why", ["suspended", "needed", "protected", "protected itself"])
 async def test_what_must_stay_refuses_the_deletion_before_anything_is_deleted(scene: DeleteScene, why: str) -> None:
     it, namespace = scene.it, scene.namespace
     await it.kustomization("base", "base-0")
@@ -216,6 +228,7 @@ async def test_what_must_stay_refuses_the_deletion_before_anything_is_deleted(sc
             "suspended": "is suspended",
             "needed": f"Kustomization {namespace}/apps: depends on Kustomization/{namespace}/base",
             "protected": "base-0",
+            "protected itself": f"Kustomization {namespace}/base: blocked by policy.kruise.io/delete-protection",
         },
     )
     if why == "needed":
@@ -227,12 +240,18 @@ async def test_what_must_stay_refuses_the_deletion_before_anything_is_deleted(sc
     if why == "protected":
         label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
         await it.cluster.member.client.patch(CONFIG_MAPS, "base-0", label, namespace=it.cluster.on_member)
+    if why == "protected itself":
+        await scene.client.patch(
+            KUSTOMIZATIONS, "base", {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}, namespace=namespace
+        )
     planned = await scene.run("plan", f"kustomization/{target}")
+    assert words[why] in " ".join(planned.out.split())
     assert "Refused, nothing would be deleted" in planned.out
     async with scene.manager():
-        refused = await scene.run("delete", f"kustomization/{target}", "--yes")
-        assert refused.code == 1
-        assert words[why] in " ".join(refused.err.split())
+        for option in ("--dry-run", "--yes"):
+            refused = await scene.run("delete", f"kustomization/{target}", option)
+            assert refused.code == 1
+            assert words[why] in " ".join(refused.err.split())
         # The manager refuses it as well.
         found = await it.handle("base")
         assert found

@@ -87,6 +87,8 @@ async def test_a_plan_exits_with_4_and_says_what_helm_leaves_behind(
     assert leaks["gadgets.planned.helm.test"] == "Helm keeps it: a CRD of the chart's crds directory"
     assert "data-data-0" in leaks
     assert len(leaks) == 2
+    with pytest.raises(WouldLeakError):
+        await delete("release/db", dry_run=True, namespace=user.namespace, kubeconfig=it.member.kubeconfig)
 
 
 async def test_a_release_on_a_member_is_planned_from_the_management_cluster(
@@ -96,6 +98,24 @@ async def test_a_release_on_a_member_is_planned_from_the_management_cluster(
     cluster = f"{it.namespace}/{it.name}"
     told = await _planned(capsys, namespace=user.namespace, cluster=cluster, kubeconfig=it.management.kubeconfig)
     assert _going(told) == {"db-web", "db-settings"}
+
+
+async def test_a_dry_run_shows_the_plan_of_a_release_and_deletes_nothing(
+    it: TeardownScene, user: HelmUser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await user.install("db", "kept")
+    place: dict[str, Any] = {"namespace": user.namespace, "kubeconfig": it.member.kubeconfig}
+    planned = await _planned(capsys, **place)
+    await delete("release/db", dry_run=True, output="json", **place)
+    assert json.loads(capsys.readouterr().out) == planned
+    with pytest.raises(UnwindError, match="more than --max-objects 0"):
+        await delete("release/db", dry_run=True, max_objects=0, **place)
+    labels = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+    await user.client.patch(CONFIG_MAPS, "db-settings", labels, namespace=user.namespace)
+    with pytest.raises(UnwindError, match="db-settings"):
+        await delete("release/db", dry_run=True, **place)
+    assert await it.objects() == {"db-settings", "db-kept"}
+    assert await user.secrets("db")
 
 
 async def test_a_release_is_deleted_with_its_objects_and_without_a_manager(

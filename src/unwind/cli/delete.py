@@ -41,7 +41,6 @@ from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
-from unwind.preview.cluster_preview import foresee
 from unwind.preview.removal_forecast import PROFILES
 from unwind.teardown import requests
 
@@ -76,6 +75,9 @@ async def delete(
     *,
     namespace: Place = None,
     cluster: helm_releases.OnCluster = None,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Print the plan and whether it would be refused; delete nothing.")
+    ] = False,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")] = False,
     max_objects: Annotated[
         int | None,
@@ -97,10 +99,26 @@ async def delete(
     manager removes its dependents; for any other object a Teardown is created, which the manager runs. A protected
     object refuses the request before anything is deleted. What a Kustomization or HelmRelease of Flux or a
     HelmReleaseProxy deployed is verified absent. A Helm release (release/NAME) is uninstalled by the command itself,
-    with the rights of its user and without a manager. Exit codes: 0 the target is gone; 1 refused, failed or kept; 3
-    timed out.
+    with the rights of its user and without a manager.
+
+    With --dry-run nothing is written, and no manager is needed. Exit codes: 0 the target is gone; 1 refused, failed or
+    kept; 3 timed out; 4 only with --dry-run: something would be left behind, or that could not be known.
     """
     within = seconds_of(timeout, option="--timeout")
+    if dry_run:
+        seen = await plan.preview_target(
+            target,
+            namespace=namespace,
+            cluster=cluster,
+            volumes=volumes,
+            kubeconfig=kubeconfig,
+            context=context,
+            home=unwind_namespace,
+        )
+        plan.show_preview(seen, output)
+        refuse(seen, max_objects)
+        plan.check_leaks(seen)
+        return
     helm_releases.check_cluster(target, cluster)
     if helm_releases.release_name(target):
         async with helm_releases.release_place(
@@ -122,12 +140,9 @@ async def delete(
         named = await resolve_target(
             client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace
         )
-        try:
-            seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
-        except NotFoundError as error:
-            raise UnwindError(
-                f"cannot delete {named}: not found ({error})", remedy="check its name and --namespace"
-            ) from error
+        seen = await plan.preview_named(
+            client, named, home=unwind_namespace, volumes=VolumePolicy(volumes), asked="delete"
+        )
         if output == "table":
             console.show(plan.preview_table(seen))
         refuse(seen, max_objects)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unwind.api.meta import ObjectRef
+    from unwind.kube.discovery import Named
     from unwind.preview.object_preview import Foreseen
     from unwind.render.picture import Box, Picture
 
@@ -97,6 +98,30 @@ async def plan(
         return
     if not target:
         raise UsageError("no target", remedy="name one, such as cluster/NAME, or use --policy FILE")
+    seen = await preview_target(
+        target,
+        namespace=namespace,
+        cluster=cluster,
+        volumes=volumes,
+        kubeconfig=kubeconfig,
+        context=context,
+        home=unwind_namespace,
+    )
+    show_preview(seen, output)
+    check_leaks(seen)
+
+
+async def preview_target(
+    target: str,
+    *,
+    namespace: str | None,
+    cluster: str | None,
+    volumes: Volumes,
+    kubeconfig: Path | None,
+    context: str | None,
+    home: str,
+) -> Foreseen:
+    """The preview of the deletion of what a user named. Raises UnwindError if there is no such object."""
     helm_releases.check_cluster(target, cluster)
     if helm_releases.release_name(target):
         async with helm_releases.release_place(
@@ -107,26 +132,32 @@ async def plan(
             context=context,
             user_agent="unwind-plan",
         ) as place:
-            seen = await place.foresee(VolumePolicy(volumes))
-        _conclude(seen, output)
-        return
+            return await place.foresee(VolumePolicy(volumes))
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-plan") as client:
         named = await resolve_target(
             client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace
         )
-        try:
-            seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
-        except NotFoundError as error:
-            raise UnwindError(
-                f"cannot plan deletion of {named}: not found ({error})", remedy="check its name and --namespace"
-            ) from error
+        seen = await preview_named(client, named, home=home, volumes=VolumePolicy(volumes))
     check_volumes(seen, volumes)
-    _conclude(seen, output)
+    return seen
 
 
-def _conclude(seen: Foreseen, output: Form) -> None:
-    show_preview(seen, output)
+async def preview_named(
+    client: Client, named: Named, *, home: str, volumes: VolumePolicy, asked: str = "plan deletion of"
+) -> Foreseen:
+    """The preview of the deletion of an object. Raises UnwindError if it does not exist. `asked`: what the user asked
+    for, for the message."""
+    try:
+        return await foresee(client, named, home=home, volumes=volumes)
+    except NotFoundError as error:
+        raise UnwindError(
+            f"cannot {asked} {named}: not found ({error})", remedy="check its name and --namespace"
+        ) from error
+
+
+def check_leaks(seen: Foreseen) -> None:
+    """Raise WouldLeakError if the deletion would leave something behind, or that is not known."""
     if seen.leaks:
         first = seen.leaks[0]
         more = f" and {len(seen.leaks) - 1} more" if len(seen.leaks) > 1 else ""
