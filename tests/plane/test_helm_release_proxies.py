@@ -385,17 +385,15 @@ async def test_a_requested_proxy_is_verified_and_ends_when_nothing_creates_it_ag
     assert await it.client.list(HELM_RELEASE_PROXIES, namespace=it.namespace) == []
 
 
-@pytest.mark.parametrize("why", ["InstallOnce", "an object is protected", "the proxy is protected"])
+@pytest.mark.parametrize("why", ["InstallOnce", "an object is protected"])
 async def test_a_requested_proxy_that_must_stay_is_refused_as_its_plan_says(
     it: TeardownScene, proxies: Proxies, why: str
 ) -> None:
     strategy = "InstallOnce" if why == "InstallOnce" else "Continuous"
     once = await proxies.deploy("once", reconcileStrategy=strategy)
-    label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
     if why == "an object is protected":
+        label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
         await it.member.client.patch(CONFIG_MAPS, "once-0", label, namespace=it.on_member)
-    if why == "the proxy is protected":
-        await proxies.patch(once, label)
     seen = await foresee(it.client, named(once), home=HOME)
     [refusal] = seen.refusals
     assert refusal.object.name == ("once-0" if why == "an object is protected" else once.name)

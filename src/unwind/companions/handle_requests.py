@@ -17,22 +17,23 @@ from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.features import Feature
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.names import MAX_OBJECTS_ANNOTATION, VOLUMES_ANNOTATION, Finalizer, Reason
-from unwind.api.resources import NAMESPACES
 from unwind.api.rights import READ
 from unwind.api.unwind import TEARDOWNS, Effort, Entry, EntryState, Teardown
 from unwind.companions import snapshots
 from unwind.companions.flux_requests import FluxReader
-from unwind.companions.handle_remover import HandlePlaces, HandleRemover
-from unwind.companions.handle_scopes import plural_of, protected_by, refused
+from unwind.companions.handle_clusters import HandleClusters
+from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.handle_scopes import plural_of, protected_by
 from unwind.companions.proxy_requests import ProxyReader
 from unwind.companions.step_source import SCOPE
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item, items
-from unwind.kube.errors import AnotherClusterError, NotFoundError
+from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
 from unwind.planning.waves import Draft
 from unwind.teardown import cancellation, request_refusals, requests
 from unwind.teardown.cancellation import ObjectState, Restored
+from unwind.teardown.request_refusals import RefusedError
 from unwind.teardown.requested_steps import RequestSource
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Cancellation, Inventory, MemberRef, Step
+    from unwind.api.unwind import Cancellation, Inventory, Step
+    from unwind.companions.handle_remover import HandlePlaces
     from unwind.companions.handle_scopes import HandleReader, HandleScope, ScopedHandle
     from unwind.kube.client import Client, Object
     from unwind.members.member import Member
@@ -92,7 +94,7 @@ class _NotInstalled(RequestSource):
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         del target, gone
         message = f"the feature {self._feature.value} is not installed; add it with `unwind install --features`"
-        raise refused(Reason.NO_RIGHT, message)
+        raise RefusedError(Reason.NO_RIGHT, message)
 
     def is_own(self) -> bool:
         return True  # a plan from before the feature was removed is held, because no source owns its steps
@@ -116,6 +118,7 @@ class HandleRequest(RequestSource):
         self._teardown = teardown
         self._reader = reader
         self._refusals = refusals
+        self._clusters = HandleClusters(deps, teardown, reader)
         root = teardown.spec.target.uid
         # Handles that are nested are kept until what deployed them is gone; for the handle itself, nothing else waits.
         self._remover = HandleRemover(reader.companion, connect=self._connect, keeps=lambda ref: ref.uid != root)
@@ -143,11 +146,11 @@ class HandleRequest(RequestSource):
             await request_refusals.check_target(teardown, here)
             if teardown.metadata.annotations.get(VOLUMES_ANNOTATION, VolumePolicy.RETAIN) != VolumePolicy.RETAIN:
                 message = f"annotation {VOLUMES_ANNOTATION} does not apply: the deployer of {ref} deletes its objects"
-                raise refused(Reason.INVALID_TARGET, message)
+                raise RefusedError(Reason.INVALID_TARGET, message)
             try:
                 scope = await self._reader.scope(ref, stack)
             except NotFoundError as error:
-                raise refused(Reason.TARGET_GONE, str(error)) from error
+                raise RefusedError(Reason.TARGET_GONE, str(error)) from error
             await self._check(scope)
             for it in scope.handles:
                 await snapshots.record(self._deps.inventories, it.member, it.handle, it.snapshot, effort=Effort.ENFORCE)
@@ -155,82 +158,33 @@ class HandleRequest(RequestSource):
 
     async def _check(self, scope: HandleScope) -> None:
         if scope.refused:
-            raise refused(Reason.HELD, request_refusals.refused_objects(scope.refused), scope.refused)
+            raise RefusedError(Reason.HELD, request_refusals.refused_objects(scope.refused), scope.refused)
         for other in msgspec.convert(await self._client.list(TEARDOWNS), list[Teardown]):
             mine = {it.handle.ref.uid for it in scope.handles}
             taken = [step.name for step in _running(other, but=self._teardown) if step.object.uid in mine]
             if taken:
                 message = f"{', '.join(taken[:_SHOWN])} is being deleted by Teardown {other.metadata.name}"
-                raise refused(Reason.HELD, message)
+                raise RefusedError(Reason.HELD, message)
         for it in scope.handles:
-            found = await protected_by(
-                self._refusals, it.metadata, it.handle.ref, it.snapshot, place=it.place, member=it.member
+            request_refusals.check_protected(
+                await protected_by(
+                    self._refusals, it.metadata, it.handle.ref, it.snapshot, place=it.place, member=it.member
+                )
             )
-            if found:
-                raise refused(Reason.PROTECTED, request_refusals.refused_objects(found), found)
         going = [entry for it in scope.handles for entry in it.snapshot.entries.values() if not entry.kept]
         objects = 1 + sum(bool(entry.object.uid) for entry in going)
         limit = self._teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION)
         if too_many := request_refusals.exceeds(limit, objects):
-            raise refused(Reason.TOO_MANY_OBJECTS, too_many)
+            raise RefusedError(Reason.TOO_MANY_OBJECTS, too_many)
         # On the management cluster the manager only reads them; its rights on members are those of the kubeconfig.
         here = [entry for it in scope.handles if it.here for entry in it.snapshot.entries.values()]
         if lacking := await requests.missing(self._client, here, verbs=READ):
-            raise refused(Reason.NO_RIGHT, requests.told(lacking))
-
-    # The clusters of a step
+            raise RefusedError(Reason.NO_RIGHT, requests.told(lacking))
 
     @asynccontextmanager
     async def _connect(self, context: StepContext, chunks: Sequence[Inventory]) -> AsyncIterator[HandlePlaces]:
-        async with self._places(context.step.object, chunks) as places:
+        async with self._clusters.connect(context.step.object, chunks) as places:
             yield places
-
-    @asynccontextmanager
-    async def _places(self, handle: ObjectRef, chunks: Sequence[Inventory]) -> AsyncIterator[HandlePlaces]:
-        """The clusters of a handle: from the records, because the handle may be gone."""
-        members = self._deps.members
-        async with AsyncExitStack() as stack:
-            home = await stack.enter_async_context(members.management())
-            place = home
-            if handle.uid != self._teardown.spec.target.uid and (above := await self._record_of(handle)):
-                place = await self._open(stack, home, home, None, above)
-            found = await self._read(place, handle)
-            recorded = chunks[0].spec.member if chunks else None
-            yield HandlePlaces(await self._open(stack, home, place, found, recorded), place)
-
-    async def _record_of(self, handle: ObjectRef) -> MemberRef | None:
-        """The cluster of a nested handle, from the record of what deployed it."""
-        for chunk in await self._chunks():
-            if any(entry.object.uid == handle.uid for entry in chunk.spec.entries.values()):
-                return chunk.spec.member
-        return None
-
-    async def _open(
-        self, stack: AsyncExitStack, home: Member, place: Member, handle: Object | None, where: MemberRef | None
-    ) -> Member:
-        if where and where.object.kind == NAMESPACES.kind:
-            if where.system_uid != home.system_uid:
-                raise AnotherClusterError("the management cluster", found=home.system_uid, expected=where.system_uid)
-            return home
-        if where and where.system_uid == place.system_uid:
-            return place
-        target = await self._reader.target(handle, where.object if where else None, place)
-        if target is None:
-            return place
-        system_uid = where.system_uid if where else ""
-        return await stack.enter_async_context(self._deps.members.member(target, system_uid=system_uid))
-
-    async def _read(self, place: Member, handle: ObjectRef) -> Object | None:
-        resource = self._reader.companion.resource(handle)
-        try:
-            found = await place.client.get(resource, handle.name, namespace=handle.namespace)
-        except NotFoundError:
-            return None
-        return found if found["metadata"]["uid"] == handle.uid else None
-
-    async def _chunks(self) -> list[Inventory]:
-        steps = self._teardown.spec.plan.steps if self._teardown.spec.plan else ()
-        return await self._deps.inventories.owned(step.object.uid for step in steps)
 
     # The end
 
@@ -243,7 +197,7 @@ class HandleRequest(RequestSource):
 
     async def cancel(self, now: datetime) -> Cancellation:
         steps = self._teardown.spec.plan.steps if self._teardown.spec.plan else ()
-        chunks = await self._chunks() if steps else []
+        chunks = await self._clusters.chunks() if steps else []
         found: dict[str, tuple[Item, ObjectState]] = {}
         restored: list[str] = []
         for step in steps:
@@ -262,12 +216,12 @@ class HandleRequest(RequestSource):
         entry = Entry(object=handle, resource=plural_of(handle), state=EntryState.CONFIRMED.value)
         itself, objects = Item("", "", entry), [item for item in items(chunks) if item.entry.object.uid]
         try:
-            async with self._places(handle, chunks) as (member, place):
+            async with self._clusters.connect(handle, chunks) as (member, place):
                 restored = await self._restore(place, handle)
                 found = await cancellation.survey_objects(member, objects)
                 return [*found, *await cancellation.survey_objects(place, [itself])], restored
         except UnwindError:
-            if await self._record_of(handle):
+            if await self._clusters.record_of(handle):
                 # It is on a member. Without its answer, nothing is restored there.
                 raise
             async with self._deps.members.management() as home:
@@ -276,7 +230,7 @@ class HandleRequest(RequestSource):
             return [*((item, ObjectState.UNKNOWN) for item in objects), *states], restored
 
     async def _restore(self, place: Member, handle: ObjectRef) -> list[str]:
-        found = await self._read(place, handle)
+        found = await self._clusters.read(place, handle)
         if found is None:
             return []
 

@@ -18,10 +18,9 @@ from unwind.kube.decoding import Metadata
 from unwind.members.contents import Content
 from unwind.members.member import Member
 from unwind.removal.deletion_scope import DeletionScope, Told
-from unwind.teardown.request_refusals import RefusedError, RequestRefusal
+from unwind.teardown.request_refusals import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from contextlib import AsyncExitStack
 
     from unwind.companions.companion import HandleCompanion
@@ -93,12 +92,7 @@ class HandleReader(Protocol):
         """
 
 
-def refused(reason: Reason, message: str, objects: Iterable[Told] = ()) -> RefusedError:
-    """The error that refuses a request."""
-    return RefusedError(RequestRefusal(reason=reason, message=message, objects=tuple(objects)))
-
-
 def check_same(ref: ObjectRef, found: ObjectMeta) -> None:
     """Raise RefusedError if a handle is not the one that the request names."""
     if found.uid != ref.uid:
-        raise refused(Reason.TARGET_GONE, f"{ref} has another uid: it was created again")
+        raise RefusedError(Reason.TARGET_GONE, f"{ref} has another uid: it was created again")

@@ -16,7 +16,7 @@ from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
@@ -37,9 +37,9 @@ class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
 class RefusedError(UnwindError):
     """A request that is refused before anything is deleted."""
 
-    def __init__(self, refusal: RequestRefusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, reason: Reason, message: str, objects: Iterable[Told] = ()) -> None:
+        super().__init__(message)
+        self.refusal = RequestRefusal(reason=reason, message=message, objects=tuple(objects))
 
 
 class Refusals(Protocol):
@@ -58,24 +58,27 @@ async def check(teardown: Teardown, client: Client, member: Member, *, protected
     resource = await check_target(teardown, member)
     volumes = volume_policy(teardown.metadata.annotations)
     if isinstance(volumes, Unknown):
-        raise RefusedError(
-            RequestRefusal(reason=Reason.UNKNOWN_VALUE, message=f"annotation {VOLUMES_ANNOTATION}: {volumes}")
-        )
+        raise RefusedError(Reason.UNKNOWN_VALUE, f"annotation {VOLUMES_ANNOTATION}: {volumes}")
     try:
         seen = await deletion_scope.scope_of(
             member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes
         )
     except (NotFoundError, deletion_scope.AnotherError) as error:
-        raise RefusedError(RequestRefusal(reason=Reason.TARGET_GONE, message=str(error))) from error
-    if refusing := await protected(member, seen):
+        raise RefusedError(Reason.TARGET_GONE, str(error)) from error
+    check_protected(await protected(member, seen))
+    if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.deleted)):
+        raise RefusedError(Reason.TOO_MANY_OBJECTS, too_many)
+    if lacking := await requests.missing(client, seen.entries):
+        raise RefusedError(Reason.NO_RIGHT, requests.told(lacking))
+    return seen
+
+
+def check_protected(refusing: Sequence[Told]) -> None:
+    """Raise RefusedError if there are objects that may not be deleted."""
+    if refusing:
         unknown = all(it.reason is Reason.UNKNOWN_VALUE for it in refusing)
         reason = Reason.UNKNOWN_VALUE if unknown else Reason.PROTECTED
-        raise RefusedError(RequestRefusal(reason=reason, message=refused_objects(refusing), objects=refusing))
-    if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.deleted)):
-        raise RefusedError(RequestRefusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
-    if lacking := await requests.missing(client, seen.entries):
-        raise RefusedError(RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told(lacking)))
-    return seen
+        raise RefusedError(reason, refused_objects(refusing), refusing)
 
 
 async def check_target(teardown: Teardown, member: Member) -> Resource:
@@ -85,11 +88,11 @@ async def check_target(teardown: Teardown, member: Member) -> Resource:
     """
     ref = teardown.spec.target
     if invalid := invalid_request(teardown):
-        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
+        raise RefusedError(Reason.INVALID_TARGET, invalid)
     resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
     said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
     if invalid := invalid_target(ref, resource, said):
-        raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
+        raise RefusedError(Reason.INVALID_TARGET, invalid)
     return resource
 
 
