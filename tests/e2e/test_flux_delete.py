@@ -228,7 +228,7 @@ async def test_what_must_stay_refuses_the_deletion_before_anything_is_deleted(sc
             "suspended": "is suspended",
             "needed": f"Kustomization {namespace}/apps: depends on Kustomization/{namespace}/base",
             "protected": "base-0",
-            "protected itself": f"Kustomization {namespace}/base: blocked by policy.kruise.io/delete-protection",
+            "protected itself": "unwind unprotect kustomizations.kustomize.toolkit.fluxcd.io/base",
         },
     )
     if why == "needed":

@@ -13,7 +13,6 @@ import msgspec
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote
 from unwind.companions import snapshots
-from unwind.companions.companion import Handle
 from unwind.concurrency import gather_limited
 from unwind.deleters.kubernetes_end import propagation
 from unwind.deleters.outcomes import Again, TransientError
@@ -122,7 +121,6 @@ class DeployedObjects:
     async def add(self, late: Iterable[HandleEntry]) -> None:
         """Record objects that the deployer created after the snapshot, and objects that were created again."""
         known = {item.key for item in items(self._chunks.values())}
-        handle = Handle(ref=self._handle, source=self._companion.source)
         added: dict[str, Entry] = {}
         for entry in late:
             key = snapshots.entry_key(entry.object)
@@ -132,8 +130,8 @@ class DeployedObjects:
             there = await snapshots.read_metadata(self._member.client, resource, entry.object) if resource else None
             if resource and there and self._companion.is_marked(self._handle, there):
                 kept = entry.kept or self._companion.why_kept(self._handle, resource.kind, there)
-                entry = msgspec.structs.replace(entry, kept=kept)  # noqa: PLW2901
-                added[key] = snapshots.entry_of(handle, entry, resource, there)
+                source = snapshots.source_of(self._handle, kept)
+                added[key] = snapshots.entry_of(entry.object, resource, there, source=source, kept=bool(kept))
         for item in list(self._todo.values()):
             # An object that was absent when the removal began may have been created again under the same name.
             resource, absence = self._resources.get(item.key), self._seen.get(item.key)

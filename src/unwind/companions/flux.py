@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 _KINDS = (KUSTOMIZATIONS, HELM_RELEASES)
+_TYPES: dict[Resource, type[Kustomization | HelmRelease]] = {
+    KUSTOMIZATIONS: Kustomization,
+    HELM_RELEASES: HelmRelease,
+}
 # Flux tries these keys of a Secret, in this order.
 _KUBECONFIG_KEYS = ("value", "value.yaml")
 _CONTROLLERS = {
@@ -128,7 +132,7 @@ class FluxCompanion:
             return []
         found: list[FluxObject] = []
         for namespace in sorted(namespaces):
-            found += [_typed(resource, item) for item in await self._client.list(resource, namespace=namespace)]
+            found += await self._client.list_of(resource, _TYPES[resource], namespace=namespace)
         users: dict[tuple[str, SecretKey], list[FluxObject]] = {}
         for obj in found:
             if (config := obj.spec.kube_config) and config.secret_ref and config.secret_ref.name:
@@ -170,10 +174,9 @@ class FluxCompanion:
         """Those of Flux on the member itself. With a kubeconfig, they deploy on yet another cluster."""
         if not await is_installed(member.client, resource):
             return []
-        found = [_typed(resource, item) for item in await member.client.list(resource)]
         return [
             FoundHandle(resource=resource, obj=obj, on_member=True, entries=await entries_of(obj, member))
-            for obj in found
+            for obj in await member.client.list_of(resource, _TYPES[resource])
             if obj.spec.kube_config is None
         ]
 
@@ -258,11 +261,14 @@ def why_held(obj: FluxObject) -> str:
 def handles_of(found: Sequence[FoundHandle]) -> list[Handle]:
     """The handles of a cluster with their order (pure). Raises if two of them have the same step."""
     parents: dict[Place, set[str]] = {}
+    below: set[str] = set()
+    """Flux on the member, deployed from the management cluster: it goes after all that it deployed."""
     for item in found:
-        for child in rules.children(item.place, item.refs):
+        refs = item.refs
+        for child in rules.children(item.place, refs):
             parents.setdefault(child, set()).add(step_of(item.place))
-    # Flux on the member, deployed from the management cluster: it goes after all that it deployed.
-    below = {step_of(item.place) for item in found if not item.on_member and rules.manages_flux(item.refs)}
+        if not item.on_member and rules.manages_flux(refs):
+            below.add(step_of(item.place))
     handles = [_handle(item, parents.get(item.place, set()) if item.on_member else set(), below) for item in found]
     for place, times in Counter(item.place for item in found).items():
         if times > 1:
@@ -281,12 +287,7 @@ def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> 
             *(sorted(below) if item.on_member else ()),
         ]
     )
-    others = [
-        ref
-        for ref in item.refs
-        if not rules.is_handle(ref) and not rules.is_part_of_flux(ref, namespace=item.obj.metadata.namespace)
-    ]
-    itself = item.on_member and rules.manages_flux(item.refs) and not others
+    itself = item.on_member and rules.manages_flux(item.refs) and not _deploys_others(item)
     return Handle(
         ref=ref_of(item.resource, item.obj.metadata),
         source=SourceKind.FLUX,
@@ -300,6 +301,12 @@ def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> 
         stays=_ITSELF if itself else "",
         warnings=(*item.warnings, *_warnings(item)),
     )
+
+
+def _deploys_others(item: FoundHandle) -> bool:
+    """Whether a handle deploys something besides Flux."""
+    namespace = item.obj.metadata.namespace
+    return any(not rules.is_handle(ref) and not rules.is_part_of_flux(ref, namespace=namespace) for ref in item.refs)
 
 
 def _warnings(item: FoundHandle) -> Iterable[str]:
@@ -386,18 +393,14 @@ def _inventory(obj: FluxObject) -> tuple[ObjectRef, ...]:
     return rules.inventory_refs(obj.status.inventory)
 
 
-def _typed(resource: Resource, obj: Object) -> FluxObject:
-    if resource == KUSTOMIZATIONS:
-        return msgspec.convert(obj, Kustomization)
-    return msgspec.convert(obj, HelmRelease)
-
-
 def _resource(obj: FluxObject) -> Resource:
     return KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES
 
 
 def _read(handle: Object) -> FluxObject:
-    return _typed(KUSTOMIZATIONS if handle["kind"] == KUSTOMIZATIONS.kind else HELM_RELEASES, handle)
+    if handle["kind"] == KUSTOMIZATIONS.kind:
+        return msgspec.convert(handle, Kustomization)
+    return msgspec.convert(handle, HelmRelease)
 
 
 # Reads and writes

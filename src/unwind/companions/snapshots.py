@@ -6,7 +6,6 @@ anything is deleted, and only objects with the deployer's mark count as deployed
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 _AT_ONCE = 16
+_Kind = tuple[str, str, str]
+"""Group, kind and version."""
+_CONFIRMED, _INTENDED = EntryState.CONFIRMED.value, EntryState.INTENDED.value
 # Up to this number of objects of a kind are read one by one; for more, all objects of the kind are listed.
 _FEW = 8
 
@@ -63,8 +65,11 @@ class MemberObjects:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._resources: dict[tuple[str, str, str], Resource | None] = {}
+        self._resources: dict[_Kind, Resource | None] = {}
         self._listed: dict[Resource, dict[tuple[str, str], Metadata]] = {}
+        """By namespace and name."""
+        self._tables: dict[_Kind, tuple[Resource | None, dict[tuple[str, str], Metadata]]] = {}
+        """The same for each kind that was asked for, which may be in several versions."""
         self._listing: SingleFlight[None] = SingleFlight()
 
     async def resource(self, ref: ObjectRef) -> Resource | None:
@@ -76,32 +81,37 @@ class MemberObjects:
 
     async def expect(self, refs: Iterable[ObjectRef]) -> None:
         """List the kinds of which many objects are needed."""
-        wanted = Counter((ref.group, ref.kind, ref.version) for ref in refs)
-        first = {(ref.group, ref.kind, ref.version): ref for ref in refs}
+        wanted: dict[_Kind, list[ObjectRef]] = {}
+        for ref in refs:
+            wanted.setdefault((ref.group, ref.kind, ref.version), []).append(ref)
 
-        async def read(ref: ObjectRef) -> None:
-            if resource := await self.resource(ref):
+        async def read(kind: _Kind, ref: ObjectRef) -> None:
+            resource = await self.resource(ref)
+            if resource:
                 await self._listing.ask(resource, lambda: self._list(resource))
+            self._tables[kind] = resource, self._listed[resource] if resource else {}
 
-        await gather_limited((read(first[kind]) for kind, count in wanted.items() if count > _FEW), limit=_AT_ONCE)
+        await gather_limited(
+            (read(kind, those[0]) for kind, those in wanted.items() if len(those) > _FEW), limit=_AT_ONCE
+        )
 
     def known(self, ref: ObjectRef) -> FoundObject | None:
         """An object by its name, if its kind was listed; otherwise None."""
-        kind = (ref.group, ref.kind, ref.version)
-        if kind not in self._resources:
+        table = self._tables.get((ref.group, ref.kind, ref.version))
+        if table is None:
             return None
-        resource = self._resources[kind]
-        if resource is None:
-            return FoundObject(None)
-        listed = self._listed.get(resource)
-        return None if listed is None else FoundObject(resource, listed.get((ref.namespace, ref.name)))
+        resource, listed = table
+        return FoundObject(resource, listed.get((ref.namespace, ref.name)))
 
     async def find(self, ref: ObjectRef) -> FoundObject:
         """An object by its name."""
         resource = await self.resource(ref)
-        if found := self.known(ref):
-            return found
-        return FoundObject(resource, await read_metadata(self._member.client, resource, ref) if resource else None)
+        if resource is None:
+            return FoundObject(None)
+        listed = self._listed.get(resource)
+        if listed is not None:
+            return FoundObject(resource, listed.get((ref.namespace, ref.name)))
+        return FoundObject(resource, await read_metadata(self._member.client, resource, ref))
 
     async def _list(self, resource: Resource) -> None:
         if resource not in self._listed:
@@ -147,6 +157,7 @@ async def take(objects: MemberObjects, companion: Companion, handle: Handle) -> 
     entries: dict[str, Entry] = {}
     there: dict[str, Metadata] = {}
     foreign: list[ObjectRef] = []
+    own = source_of(handle.ref)
 
     def add(listed: HandleEntry, found: FoundObject) -> None:
         resource, metadata = found
@@ -159,9 +170,9 @@ async def take(objects: MemberObjects, companion: Companion, handle: Handle) -> 
             foreign.append(listed.object)
             return
         kept = listed.kept or (companion.why_kept(handle.ref, resource.kind, metadata) if metadata else "")
-        known = msgspec.structs.replace(listed, kept=kept) if kept else listed
         key = entry_key(listed.object)
-        entries[key] = entry_of(handle, known, resource, metadata)
+        source = source_of(handle.ref, kept) if kept else own
+        entries[key] = entry_of(listed.object, resource, metadata, source=source, kept=bool(kept))
         if metadata:
             there[key] = metadata
 
@@ -186,15 +197,23 @@ def entry_key(ref: ObjectRef) -> str:
     return inventory_key(ref.group, ref.kind, ref.namespace, ref.name)
 
 
-def entry_of(handle: Handle, listed: HandleEntry, resource: Resource, found: Metadata | None) -> Entry:
-    """The inventory entry of an object (pure). `found`: the object on the member."""
-    ref = msgspec.structs.replace(listed.object, version=resource.version, uid=found.uid if found else "")
+def entry_of(ref: ObjectRef, resource: Resource, found: Metadata | None, *, source: str, kept: bool) -> Entry:
+    """The inventory entry of an object that a deployer lists (pure). `found`: the object on the member. `source`: see
+    `source_of`."""
     return Entry(
-        object=ref,
+        # Not `structs.replace`, which takes longer: there are thousands.
+        object=ObjectRef(
+            group=ref.group,
+            version=resource.version,
+            kind=ref.kind,
+            namespace=ref.namespace,
+            name=ref.name,
+            uid=found.uid if found else "",
+        ),
         resource=resource.plural,
-        state=(EntryState.CONFIRMED if found else EntryState.INTENDED).value,
-        source=source_of(handle.ref, listed.kept),
-        kept=bool(listed.kept),
+        state=_CONFIRMED if found else _INTENDED,
+        source=source,
+        kept=kept,
     )
 
 

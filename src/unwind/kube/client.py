@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.resources import NAMESPACES
 from unwind.clock import ServerTime
 from unwind.kube import absence, fencing
-from unwind.kube.decoding import Page, WatchEvent, decode_response, object_of
+from unwind.kube.decoding import Page, WatchEvent, decode_response, model_of, object_of
 from unwind.kube.errors import (
     AnotherClusterError,
     ApiError,
@@ -111,6 +111,18 @@ class Client:
         """An object with its metadata only, which spares the server the encoding of a large object."""
         path = resource.path(name, namespace=namespace)
         return object_of(await self._call("get", resource, "GET", path, name=name, headers=_METADATA_ONLY), path)
+
+    async def list_of(
+        self, resource: Resource, type_: type[T], *, namespace: str | None = None, labels: str = ""
+    ) -> list[T]:
+        """All objects as values of a model with `metadata`, which takes less time than dicts: managedFields are not
+        decoded."""
+        items: list[T] = []
+        pages = self.pages(resource, namespace=namespace, labels=labels)
+        async with aclosing(pages):
+            async for page in pages:
+                items += [model_of(item, type_, resource.plural) for item in page.items or ()]
+        return items
 
     async def list(
         self,

@@ -184,5 +184,17 @@ def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Obje
     found: Object = decode_response(body, dict, what)
     metadata = found.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
-        raise UnreadableError(f"the response of the API server to a request for {what} is not an object")
+        raise _not_an_object(what)
     return found
+
+
+def model_of(body: bytes | msgspec.Raw, type_: type[T], what: str) -> T:
+    """The object in a response as a value of a model that has a `metadata` with a name."""
+    found: Any = decode_response(body, type_, what)
+    if not found.metadata.name:
+        raise _not_an_object(what)
+    return found  # type: ignore[no-any-return]
+
+
+def _not_an_object(what: str) -> UnreadableError:
+    return UnreadableError(f"the response of the API server to a request for {what} is not an object")
