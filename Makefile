@@ -41,7 +41,7 @@ help: ## Show this list
 setup: $(VENV)/.installed ## Virtual environment, dependencies, control-plane binaries
 	@$(BIN)/unwind local build
 
-companions: setup ## The deployers that the tests run beside Unwind: CAAPH and Flux (about 10 minutes the first time)
+companions: setup ## The controllers that the tests run beside Unwind: CAAPH, kubeadm control planes, Flux (about 11 minutes the first time)
 	@$(BIN)/unwind local build --companions
 
 browser: ## Chromium, for the tests of the dashboard (Debian, as root; without it they are skipped)

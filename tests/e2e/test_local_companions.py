@@ -1,4 +1,4 @@
-"""The real controllers of other deployers, on a local cluster."""
+"""The real controllers of others, on a local cluster."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 KINDS = {
     tools.CAAPH: {"helmreleaseproxies.addons.cluster.x-k8s.io", "helmchartproxies.addons.cluster.x-k8s.io"},
+    tools.KUBEADM_CONTROL_PLANE: {
+        "kubeadmcontrolplanes.controlplane.cluster.x-k8s.io",
+        "kubeadmconfigs.bootstrap.cluster.x-k8s.io",
+    },
     tools.KUSTOMIZE_CONTROLLER: {
         "kustomizations.kustomize.toolkit.fluxcd.io",
         "externalartifacts.source.toolkit.fluxcd.io",

@@ -276,7 +276,8 @@ async def build(
         bool,
         Parameter(
             negative="",
-            help="Also build the deployers that Unwind is tested beside: CAAPH, kustomize-controller, helm-controller.",
+            help="Also build the controllers that Unwind is tested beside: CAAPH, kubeadm-control-plane,"
+            " kustomize-controller, helm-controller.",
         ),
     ] = False,
     kubernetes: Kubernetes = "",

@@ -1,4 +1,4 @@
-"""Controllers of other deployers on a local cluster: Cluster API's add-on provider for Helm (CAAPH), and Flux."""
+"""Controllers of others on a local cluster: Cluster API's providers for kubeadm and for Helm (CAAPH), and Flux."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from unwind.local.capi import install_definition, read_definitions
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, ProcessId, well
+from unwind.local.stubs import CONTRACT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ _STARTING = 60.0
 
 
 class CompanionController:
-    """The controller of a deployer, and its CRDs. It acts with all rights, and can be stopped and started again."""
+    """A controller, and its CRDs. It acts with all rights, and can be stopped and started again."""
 
     def __init__(self, cluster: LocalCluster, tool: Tool, toolbox: Toolbox) -> None:
         self.name = tool.name
@@ -50,6 +51,10 @@ class CompanionController:
     async def install(self) -> None:
         """Install the CRDs, also those of the sources that it watches."""
         definitions = await asyncio.to_thread(read_definitions, self._toolbox.assets_of(self._tool))
+        if self._tool == tools.KUBEADM_CONTROL_PLANE:
+            # Only the kustomization of the release sets it; see `stubs`.
+            for definition in definitions:
+                definition["metadata"]["labels"] = {CONTRACT_LABEL: "v1beta2"}
         await gather_limited(
             (install_definition(self._cluster.client, definition) for definition in definitions),
             limit=_INSTALLING_AT_ONCE,
@@ -86,7 +91,8 @@ class CompanionController:
             port.release()
 
     def _certificates(self) -> Path:
-        """A directory with the certificate of the webhook server, which CAAPH always starts. No webhook calls it."""
+        """A directory with the certificate of the webhook server, which Cluster API's providers always start. No
+        webhook calls it."""
         files = self._cluster.files
         directory = files.directory / f"{self.name}-webhooks"
         directory.mkdir(exist_ok=True)
@@ -99,7 +105,9 @@ def command(
     tool: Tool, program: Path, *, kubeconfig: Path, health: int, webhooks: int, certificates: Path
 ) -> list[str]:
     """The command line of a controller, without leader election and with its ports on loopback."""
-    if tool == tools.CAAPH:
+    if tool in (tools.CAAPH, tools.KUBEADM_CONTROL_PLANE):
+        # It would reconcile each object at most once a second.
+        gates = ["--feature-gates=ReconcilerRateLimiting=false"] if tool == tools.KUBEADM_CONTROL_PLANE else []
         return [
             str(program),
             f"--kubeconfig={kubeconfig}",
@@ -107,6 +115,7 @@ def command(
             "--diagnostics-address=0",  # off
             f"--webhook-port={webhooks}",
             f"--webhook-cert-dir={certificates}",
+            *gates,
         ]
     return [
         # Flux has no flag for the kubeconfig; `env` is replaced by the program, which keeps the pid.

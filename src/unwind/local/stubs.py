@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.api.capi import CLUSTERS, MACHINE_SETS, MACHINES
+from unwind.api.capi import CLUSTERS, MACHINE_POOLS, MACHINE_SETS, MACHINES
 from unwind.api.names import CLUSTER_NAME_LABEL
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
@@ -21,14 +21,20 @@ STUB_CLUSTERS = Resource(_INFRASTRUCTURE, "v1beta2", "stubclusters", "StubCluste
 STUB_CLUSTER_TEMPLATES = Resource(_INFRASTRUCTURE, "v1beta2", "stubclustertemplates", "StubClusterTemplate")
 STUB_MACHINES = Resource(_INFRASTRUCTURE, "v1beta2", "stubmachines", "StubMachine")
 STUB_MACHINE_TEMPLATES = Resource(_INFRASTRUCTURE, "v1beta2", "stubmachinetemplates", "StubMachineTemplate")
+STUB_MACHINE_POOLS = Resource(_INFRASTRUCTURE, "v1beta2", "stubmachinepools", "StubMachinePool")
 STUB_CONTROL_PLANES = Resource(_CONTROL_PLANE, "v1beta2", "stubcontrolplanes", "StubControlPlane")
 STUB_CONTROL_PLANE_TEMPLATES = Resource(
     _CONTROL_PLANE, "v1beta2", "stubcontrolplanetemplates", "StubControlPlaneTemplate"
 )
+# Not a stub: its controller is that of `tools.KUBEADM_CONTROL_PLANE`.
+KUBEADM_CONTROL_PLANES = Resource(_CONTROL_PLANE, "v1beta2", "kubeadmcontrolplanes", "KubeadmControlPlane")
 
 CLASS = "stub"
 # Clusters in any namespace can refer to a class in this namespace.
 CLASS_NAMESPACE = "default"
+
+CONTRACT_LABEL = "cluster.x-k8s.io/v1beta2"
+"""Cluster API reads from this label of a CRD which version of it implements the contract."""
 
 _TEXT: Object = {"type": "string"}
 _FLAG: Object = {"type": "boolean"}
@@ -36,8 +42,8 @@ _NUMBER: Object = {"type": "integer", "format": "int32"}
 
 
 def custom_resource_definitions() -> list[Object]:
-    """The four CRDs that a ClusterClass needs, and those of the infrastructure of Machines. Nothing acts on the latter:
-    they are created and deleted by Cluster API."""
+    """The four CRDs that a ClusterClass needs, and those of the infrastructure of Machines and MachinePools. Nothing
+    acts on the latter: they are created and deleted by Cluster API."""
     endpoint = _object({"host": _TEXT, "port": _NUMBER})
     infrastructure = {"member": _TEXT, "controlPlaneEndpoint": endpoint}
     # The topology controller sets version and replicas, and fails if a field is not in the schema.
@@ -74,6 +80,19 @@ def custom_resource_definitions() -> list[Object]:
             },
         ),
         _definition(STUB_MACHINE_TEMPLATES, {"spec": _template({"providerID": _TEXT})}),
+        _definition(
+            STUB_MACHINE_POOLS,
+            {
+                "spec": _object({"providerIDList": {"type": "array", "items": _TEXT}}),
+                "status": _object(
+                    {
+                        "initialization": _object({"provisioned": _FLAG}),
+                        "replicas": _NUMBER,
+                        "conditions": _CONDITIONS,
+                    }
+                ),
+            },
+        ),
     ]
 
 
@@ -114,14 +133,59 @@ def cluster_by_hand(
 
     In this order, because Cluster API retries missing references only after 30 s.
     """
-    references = {
-        "infrastructureRef": _reference(STUB_CLUSTERS, name),
-        "controlPlaneRef": _reference(STUB_CONTROL_PLANES, name),
-    }
     return [
         (STUB_CLUSTERS, _named(STUB_CLUSTERS, name, namespace, {"member": member})),
         (STUB_CONTROL_PLANES, _named(STUB_CONTROL_PLANES, name, namespace, {"member": member, "version": version})),
-        (CLUSTERS, _named(CLUSTERS, name, namespace, references, labels)),
+        _cluster(name, namespace, STUB_CONTROL_PLANES, labels),
+    ]
+
+
+def kubeadm_cluster(
+    name: str, namespace: str, *, member: str, version: str, labels: Mapping[str, str]
+) -> list[tuple[Resource, Object]]:
+    """A Cluster with a KubeadmControlPlane of one replica, after its infrastructure and control plane objects.
+
+    One, because the next one would need a healthy etcd member on the first Machine.
+    """
+    infrastructure = {"infrastructureRef": _reference(STUB_MACHINE_TEMPLATES, name)}
+    control_plane = {
+        "replicas": 1,
+        "version": version,
+        "machineTemplate": {"spec": infrastructure},
+        "rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
+    }
+    return [
+        (STUB_CLUSTERS, _named(STUB_CLUSTERS, name, namespace, {"member": member})),
+        (STUB_MACHINE_TEMPLATES, _named(STUB_MACHINE_TEMPLATES, name, namespace, {"template": {"spec": {}}})),
+        (KUBEADM_CONTROL_PLANES, _named(KUBEADM_CONTROL_PLANES, name, namespace, control_plane)),
+        _cluster(name, namespace, KUBEADM_CONTROL_PLANES, labels),
+    ]
+
+
+def _cluster(name: str, namespace: str, control_planes: Resource, labels: Mapping[str, str]) -> tuple[Resource, Object]:
+    references = {
+        "infrastructureRef": _reference(STUB_CLUSTERS, name),
+        "controlPlaneRef": _reference(control_planes, name),
+    }
+    return CLUSTERS, _named(CLUSTERS, name, namespace, references, labels)
+
+
+def machine_pool(
+    cluster: str, namespace: str, *, name: str = "pool", replicas: int, version: str
+) -> list[tuple[Resource, Object]]:
+    """A MachinePool of a Cluster, after its infrastructure."""
+    named = f"{cluster}-{name}"
+    template = {
+        "clusterName": cluster,
+        "version": version,
+        "bootstrap": {"dataSecretName": "none"},
+        "infrastructureRef": _reference(STUB_MACHINE_POOLS, named),
+    }
+    spec = {"clusterName": cluster, "replicas": replicas, "template": {"spec": template}}
+    labels = {CLUSTER_NAME_LABEL: cluster}
+    return [
+        (STUB_MACHINE_POOLS, _named(STUB_MACHINE_POOLS, named, namespace, {}, labels)),
+        (MACHINE_POOLS, _named(MACHINE_POOLS, named, namespace, spec, labels)),
     ]
 
 
@@ -207,8 +271,7 @@ def _definition(resource: Resource, properties: Object) -> Object:
         "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
         "metadata": {
             "name": f"{resource.plural}.{resource.group}",
-            # Cluster API reads from this label which contract version the CRD implements.
-            "labels": {"cluster.x-k8s.io/v1beta2": resource.version},
+            "labels": {CONTRACT_LABEL: resource.version},
         },
         "spec": {
             "group": resource.group,

@@ -280,12 +280,19 @@ CLUSTERCTL = Tool(
     module=_module("clusterctl", "sigs.k8s.io/cluster-api", sources_mib=420, packages=1000),
     package="sigs.k8s.io/cluster-api/cmd/clusterctl",
 )
-# The deployers that Unwind is tested beside. Not in ALL: no control plane needs them.
+# The controllers of others that Unwind is tested beside. Not in ALL: no control plane needs them.
 CAAPH = Tool(
     name="caaph",
     module=_module("caaph", "sigs.k8s.io/cluster-api-addon-provider-helm", sources_mib=900, packages=1500),
     package="sigs.k8s.io/cluster-api-addon-provider-helm",
     assets=("config/crd/bases/*.yaml",),
+)
+KUBEADM_CONTROL_PLANE = Tool(
+    name="kubeadm-control-plane",
+    module=_module("kubeadm-control-plane", "sigs.k8s.io/cluster-api", sources_mib=460, packages=1300),
+    package="sigs.k8s.io/cluster-api/controlplane/kubeadm",
+    # It also creates KubeadmConfigs, which are those of the bootstrap provider.
+    assets=("controlplane/kubeadm/config/crd/bases/*.yaml", "bootstrap/kubeadm/config/crd/bases/*.yaml"),
 )
 # Sources as ExternalArtifacts need the CRDs of source-controller, not the program.
 _SOURCE_CRDS = ("github.com/fluxcd/source-controller@v1.9.0", "config/crd/bases/*.yaml")
@@ -304,7 +311,7 @@ HELM_CONTROLLER = Tool(
     other_assets=(_SOURCE_CRDS,),
 )
 
-COMPANIONS = (CAAPH, KUSTOMIZE_CONTROLLER, HELM_CONTROLLER)
+COMPANIONS = (CAAPH, KUBEADM_CONTROL_PLANE, KUSTOMIZE_CONTROLLER, HELM_CONTROLLER)
 
 ALL = (
     ETCD,
