@@ -287,7 +287,11 @@ class ExtensionConfigController(RegistrationController):
             return None
         wanted = recorded_extension(kept, resource.api_version)
         if wanted is None or wanted.get("metadata", {}).get("name") != self._extension:
-            log.warning("registration manifest is invalid", object=f"ConfigMap/{self._home}/{REGISTRATION}")
+            log.warning(
+                "registration manifest is invalid",
+                object=f"ConfigMap/{self._home}/{REGISTRATION}",
+                remedy="run `unwind install` or `helm upgrade` again",
+            )
             return None
         return with_prefix(wanted, prefix(self._segments.key, HOOKS)) if self._segments.key else wanted
 

@@ -260,7 +260,11 @@ class HookHandlers:
             async with asyncio.timeout(max(0.0, min(_RECORD_WITHIN, request.remaining - _MARGIN))):
                 await self._write_unverified(ref.uid, faults[0].reason, message)
                 return
-        log.warning("condition NotVerified not written", cluster=str(target))
+        log.warning(
+            "condition NotVerified not written",
+            cluster=str(target),
+            why="timed out; the Event NotVerified on the Cluster says the same",
+        )
 
     async def _write_unverified(self, uid: str, reason: str, message: str) -> None:
         """Write the condition, as soon as the Teardown exists."""
@@ -346,7 +350,13 @@ async def _never_failing(hook: Hook, asked: HookRequest, said: Coroutine[Any, An
 
 
 def _unexpected(hook: Hook, asked: HookRequest, error: Exception) -> Response:
-    log.error("hook failed", hook=hook.value, cluster=str(_ref(asked)), exc_info=error)
+    log.error(
+        "hook failed, Cluster API will retry",
+        hook=hook.value,
+        cluster=str(_ref(asked)),
+        remedy="report this as a bug, with the traceback",
+        exc_info=error,
+    )
     return _held(hook, _UNEXPECTED)
 
 

@@ -184,7 +184,9 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes, kind: str) -> T:
         return decoder.decode(body)
     # Too deep nesting and invalid UTF-8 are not DecodeErrors.
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MalformedError(f"cannot decode the {kind}: {error}") from None
+        raise MalformedError(
+            f"cannot decode the {kind}: {error}; check that Unwind supports this version of Cluster API"
+        ) from None
 
 
 def _check(request: DiscoveryRequest | HookRequest, kind: str) -> None:

@@ -95,4 +95,7 @@ class HandleReader(Protocol):
 def check_same(ref: ObjectRef, found: ObjectMeta) -> None:
     """Raise RefusedError if a handle is not the one that the request names."""
     if found.uid != ref.uid:
-        raise RefusedError(Reason.TARGET_GONE, f"{ref} has another uid: it was created again")
+        raise RefusedError(
+            Reason.TARGET_GONE,
+            f"{ref} has another uid: it was created again; to delete the new one, run the command again",
+        )

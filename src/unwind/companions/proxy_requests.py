@@ -110,7 +110,11 @@ async def cluster_of(client: Client, proxy: HelmReleaseProxy) -> capi.Cluster:
     where, namespace = proxy.spec.cluster_ref, proxy.metadata.namespace
     if where.namespace not in ("", namespace):
         ref = ref_of(HELM_RELEASE_PROXIES, proxy.metadata)
-        raise UnwindError(f"{ref} is for a Cluster in namespace {where.namespace}, and not in its own")
+        raise UnwindError(
+            f"cannot delete {ref}: its Cluster is in another namespace ({where.namespace})",
+            remedy=f"use `kubectl delete helmreleaseproxy {ref.name} -n {namespace}`: CAAPH uninstalls it,"
+            " and Unwind does not verify it",
+        )
     return await client.get(capi.CLUSTERS, where.name, namespace=namespace, type=capi.Cluster)
 
 

@@ -222,7 +222,11 @@ class _ReleaseRemoval:
             await member.verify()
             loaded = await release_reader.load(member, self._name)
             if loaded and not self._context.chunks:
-                raise Again(f"cannot uninstall {self._ref}: its objects were not recorded", code=Reason.HELD, after=60)
+                raise Again(
+                    f"cannot uninstall {self._ref}: its objects were not recorded; uninstall it with `helm uninstall`",
+                    code=Reason.HELD,
+                    after=60,
+                )
             if loaded:
                 await self._checks.check(member, loaded)
                 handle = await release_reader.handle_of(member, loaded, self._ref)
@@ -345,7 +349,7 @@ class _PlainUninstallation(Uninstallation):
         try:
             loaded = await release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
             if loaded is None:
-                raise Again(f"{self.release} was changed concurrently", after=0)
+                raise Again(f"{self.release} was changed concurrently; will retry", after=0)
             await self._checks.check(self.member, loaded)
         except Again as again:
             again.until = changes

@@ -118,7 +118,10 @@ class ExternalObjects:
         memo = ctx.memo.of(EXTERNAL_SCOPE).nested()
         seen = await end.sighting(ctx.with_memo(memo), obj)
         if seen.presence is Presence.UNKNOWN:
-            raise TransientError(f"cannot determine whether {ctx.ref} has an external resource: {seen.why}")
+            raise TransientError(
+                f"cannot determine whether {ctx.ref} has an external resource: {seen.why}",
+                remedy="will retry; if it lasts, check the credentials and the connection to the external system",
+            )
         if seen.presence is Presence.PRESENT:
             raise PermanentError(
                 f"cannot delete {ctx.ref}: {running} is running but has not added its finalizer, and {seen.why}",

@@ -291,7 +291,7 @@ class _Deployment:
         try:
             await release_secrets.mark(self._member.client, last, owner=self._owner.uid, tier=self._owner.tier)
         except (ConflictError, NotFoundError) as error:
-            raise TransientError(f"{self._release} was changed concurrently") from error
+            raise TransientError(f"{self._release} was changed concurrently", remedy="will retry") from error
 
     async def _give_up(self, account: Account) -> None:
         """Delete our entries of objects that another owner took over, if that owner has recorded them."""

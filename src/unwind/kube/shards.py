@@ -255,7 +255,13 @@ class Shards:
         for shard in expired:
             del self._held[shard]
         if expired:
-            log.warning("shards lost", shards=len(expired), why="their Leases were not renewed in time")
+            log.warning(
+                "shards lost",
+                shards=len(expired),
+                why="their Leases were not renewed in time",
+                remedy="none if it is rare, a replica acquires them again; otherwise check the CPU limit of the manager and"
+                " the latency of the API server",
+            )
         owned = self.owned
         # A shard may also have expired in the middle of this, and have been renewed at the end of it.
         refused, self._refused = owned & self._refused, self._refused - owned

@@ -111,7 +111,11 @@ def run_process(options: ManagerOptions) -> None:
             except (SystemExit, KeyboardInterrupt) as error:
                 if work.done() or not _signals_handled():
                     raise
-                log.exception("plugin tried to end the process", error=error_message(error))
+                log.exception(
+                    "plugin tried to end the process",
+                    error=error_message(error),
+                    remedy="fix or uninstall the plugin that the traceback names",
+                )
             else:
                 return
 

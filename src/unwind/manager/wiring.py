@@ -597,7 +597,7 @@ def _registration(context: ManagerContext) -> RegistrationDeps:
 
 
 def _log_member_failed(error: Exception) -> None:
-    log.warning("member watch failed", why=str(error))
+    log.warning("member watch failed, will retry", why=str(error))
 
 
 def _log_broken(plugin: Plugin) -> None:

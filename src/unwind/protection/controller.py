@@ -164,7 +164,11 @@ class ProtectionController(RegistrationController):
             calling = manifests.called_at(extension, self._segments.key) if extension else None
             if calling is None:
                 where = f"ConfigMap/{self._home}/{REGISTRATION}"
-                log.warning("registration manifest is invalid", object=where)
+                log.warning(
+                    "registration manifest is invalid",
+                    object=where,
+                    remedy="run `unwind install` or `helm upgrade` again",
+                )
                 return None
             if by_policies:
                 made, bindings = manifests.policy_objects(self._home)
@@ -181,7 +185,7 @@ class ProtectionController(RegistrationController):
             if await self._is_there(resource, name):
                 return
             made = await self._client.apply(resource, wanted, field_manager=names.FIELD_MANAGER)
-            log.info("made", **about, uid=made["metadata"]["uid"])
+            log.info("object created", **about, uid=made["metadata"]["uid"])
             if installed:
                 self._restored(resource, made, "it was missing, and was recreated")
             return
@@ -190,7 +194,11 @@ class ProtectionController(RegistrationController):
         if obj["metadata"].get("deletionTimestamp"):
             return  # its deletion is an event
         if not is_ours(obj):
-            log.warning("name in use by an object of another owner, protection is off", **about)
+            log.warning(
+                "name in use by an object of another owner, protection is off",
+                **about,
+                remedy="delete that object: the manager then creates its own",
+            )
             return
         if patch := mended(obj, with_authorities(wanted, obj)):
             try:

@@ -124,7 +124,7 @@ class WebhookController(RegistrationController):
         wanted = next(obj for obj in self._wanted(url, self._segments.key) if obj["metadata"]["name"] == name)
         if found is None:
             made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
-            log.info("made", object=f"{resource.kind}/{name}", uid=made["metadata"]["uid"])
+            log.info("object created", object=f"{resource.kind}/{name}", uid=made["metadata"]["uid"])
             return None
         if not self._through_service:
             return None  # `unwind install` changes it
