@@ -259,8 +259,8 @@ class Shards:
                 "shards lost",
                 shards=len(expired),
                 why="their Leases were not renewed in time",
-                remedy="none if it is rare, a replica acquires them again; otherwise check the CPU limit of the manager and"
-                " the latency of the API server",
+                remedy="none if it is rare, a replica acquires them again; otherwise check the CPU limit of the manager"
+                " and the latency of the API server",
             )
         owned = self.owned
         # A shard may also have expired in the middle of this, and have been renewed at the end of it.
