@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import capi, features, karmada, names
+from unwind.api import capi, features, karmada, meta, names
 from unwind.api.features import Feature
-from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.resources import (
+    API_SERVICES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    SECRETS,
+    VALIDATING_ADMISSION_POLICIES,
+)
+from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
 from unwind.install import crd_fields, obsolete, rivals
 from unwind.install.existing_objects import ExistingObject, look, require_admission_policies
 from unwind.install.manifests import called, definitions, manifests
-from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.server import path_keys
 from unwind.server.manager_names import recorded_features
+from unwind.teardown.manifests import requests_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _ESTABLISHED_WITHIN = 60.0
+_IN_EFFECT_WITHIN, _IN_EFFECT_EVERY = 30.0, 0.1
+_PROBE = "install-probe"
+"""The name of a Teardown that only a manager may create. It is sent as a dry run."""
 
 
 class InstallResult(StrEnum):
@@ -110,6 +122,9 @@ async def install(
             await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
         done.append(InstalledObject(resource.kind, called(obj), InstallResult.REMOVED))
         announce(f"{resource.kind} {called(obj)} {InstallResult.REMOVED}")
+    last = InstalledObject(VALIDATING_ADMISSION_POLICIES.kind, requests_name(setting.namespace), InstallResult.CREATED)
+    if last in done:
+        await _until_policies_in_effect(client, warn)
     if installed is not None and installed != setting.features:
         warn(f"the features were {features.written(installed)}: restart the manager")
     return done
@@ -262,6 +277,29 @@ async def _until_established(client: Client, crds: list[str], elsewhere: dict[st
                 f"timed out after {_ESTABLISHED_WITHIN:.0f}s waiting for CRD {name} to be established",
                 remedy=f"see `kubectl describe crd {name}`",
             ) from None
+
+
+async def _until_policies_in_effect(client: Client, warn: Callable[[str], None]) -> None:
+    """Wait until the API server refuses by the policy that was created last. Nothing else shows that it read them.
+
+    It reads all policies together, once a second. So where the last is in effect, all are.
+    """
+    target = ObjectRef(version="v1", kind=NAMESPACES.kind, name=_PROBE, uid=_PROBE)
+    spec = TeardownSpec(title=_PROBE, target=target, cause=Cause.WITHDRAWN)
+    probe = meta.manifest(TEARDOWNS, Teardown(metadata=ObjectMeta(name=_PROBE), spec=spec))
+    try:
+        async with asyncio.timeout(_IN_EFFECT_WITHIN):
+            while True:
+                await client.apply(TEARDOWNS, probe, field_manager=names.INSTALL_FIELD_MANAGER, dry_run=True)
+                await asyncio.sleep(_IN_EFFECT_EVERY)
+    except TimeoutError:
+        warn(
+            f"the admission policies are not in effect after {_IN_EFFECT_WITHIN:.0f}s: wait before you rely on them,"
+            " and see the log of the API server"
+        )
+    except ApiError as error:
+        if VALIDATING_ADMISSION_POLICIES.kind not in str(error):
+            warn(f"cannot see whether the admission policies are in effect: {error}")
 
 
 def established(crd: Object) -> bool:

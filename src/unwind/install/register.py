@@ -168,7 +168,6 @@ REGISTER: Sequence[Contribution] = (
     FLUX,
     HELM,
     PROTECTING,
-    REQUESTS,
     GUARDING,
     GRANTED,
     USERS,
@@ -177,4 +176,6 @@ REGISTER: Sequence[Contribution] = (
     HELD,
     MACHINE_GATES,
     GATING,
+    # The last policy: install waits until it is in effect, and so are those before it.
+    REQUESTS,
 )
