@@ -35,7 +35,7 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.local.plane import running
 from unwind.manager.health import new_registry
-from unwind.protection.live_reader import ProtectionLookup
+from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.manifests import configuration
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook

@@ -13,8 +13,8 @@ import msgspec
 
 from unwind.api.features import ALL
 from unwind.kube.informers import InformerFactory
-from unwind.server.answering import Answering
 from unwind.server.path_segments import Segments
+from unwind.server.reachability import Answering
 from unwind.server.routes import CABundleTarget, Route
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import Memo, on_object
 from unwind.deleters.outcomes import Gone
 from unwind.deleters.registry import DeleterRegistry, installed
-from unwind.external.azure.arm import connected
-from unwind.external.azure.end import ArmEnd
-from unwind.external.chains import OPERATOR_AGAIN
+from unwind.external.azure.arm_client import connected
+from unwind.external.azure.resource_deletion import ArmEnd
+from unwind.external.chain_runner import OPERATOR_AGAIN
 from unwind.kube import object_watch
 from unwind.kube.watches import Watches
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from unwind.external.azure.arm import ArmClient
+    from unwind.external.azure.arm_client import ArmClient
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 

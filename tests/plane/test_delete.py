@@ -42,7 +42,7 @@ from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.errors import TimedOutError, UnwindError
-from unwind.install.rivals import alive
+from unwind.install.running_managers import running_managers
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
@@ -344,7 +344,7 @@ async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
         running_components([Shards(own, namespace=HOME, identity="test-clusters")]),
         asyncio.TaskGroup() as group,
     ):
-        await eventually(lambda: alive(scene.client, HOME), "a live manager")
+        await eventually(lambda: running_managers(scene.client, HOME), "a live manager")
         deleting = group.create_task(command.outcome(f"cluster/{scene.name}", namespace=namespace))
         ended = await scene.ended()
         assert ended.phase is Phase.COMPLETE

@@ -23,7 +23,7 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import find
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT, Finalizer
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
-from unwind.install.register import MACHINERY
+from unwind.install.contributions import MACHINERY
 from unwind.karmada import join, tokens
 from unwind.karmada.join_objects import JoinOptions, account
 from unwind.karmada.manifests import MEMBERS

@@ -21,7 +21,7 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import Phase
 from unwind.capi import hook_protocol
 from unwind.install.alerts import ALERTS, rule_groups
-from unwind.install.dashboard import PANELS
+from unwind.install.grafana_dashboard import PANELS
 from unwind.server.certificate_secret import NAME as CERTIFICATE
 from unwind.server.path_keys import NAME as PATHS
 from unwind.server.path_segments import prefix

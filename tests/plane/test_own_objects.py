@@ -37,7 +37,7 @@ from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, Memb
 from unwind.capi.manifests import cluster_rules
 from unwind.install.install import install
 from unwind.install.manifests import policies
-from unwind.install.own_objects import kinds_name
+from unwind.install.own_object_policies import kinds_name
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError

@@ -45,7 +45,7 @@ from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import OTHER
 from unwind.local.cluster import LocalCluster
 from unwind.manager.health import new_registry
-from unwind.protection.live_reader import ProtectionLookup
+from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.manifests import configuration, protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook

@@ -13,8 +13,8 @@ from tests.plane.support.manager_process import running
 from tests.plane.support.objects import new_object
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SECRETS, SERVICE_ACCOUNTS
 from unwind.api.rights import Setting
+from unwind.install.contributions import metrics_reader
 from unwind.install.manifests import without_crds
-from unwind.install.register import metrics_reader
 from unwind.server.certificate_secret import NAME
 
 if TYPE_CHECKING:

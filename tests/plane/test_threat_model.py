@@ -28,8 +28,8 @@ from unwind.api.resources import (
 from unwind.api.rights import HOME, Right, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.clock import SYSTEM
+from unwind.install.contributions import REGISTER
 from unwind.install.install import install
-from unwind.install.register import REGISTER
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token

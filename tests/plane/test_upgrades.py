@@ -20,7 +20,7 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import TEARDOWNS
 from unwind.install.install import established
 from unwind.install.manifests import resource_of
-from unwind.install.obsolete import retired_rights
+from unwind.install.obsolete_objects import retired_rights
 from unwind.kube.object_watch import until
 from unwind.server.manager_names import REGISTRATION
 

@@ -18,7 +18,7 @@ from unwind.errors import UnwindError, UsageError
 from unwind.kube import discovery as api_discovery
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
-from unwind.members import finder
+from unwind.members import cluster_lookup
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -121,7 +121,7 @@ async def resolve_target(
 
 async def _cluster(client: Client, discovery: Discovery, name: str, namespace: str | None) -> Named:
     try:
-        found = (await finder.find_cluster(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
+        found = (await cluster_lookup.find_cluster(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
     except UnwindError as error:
         if error.remedy:
             remedy = "set the namespace with -n, or the kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"

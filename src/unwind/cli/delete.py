@@ -33,7 +33,7 @@ from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.concurrency import to_tell
 from unwind.errors import TimedOutError, UnwindError, UsageError
-from unwind.install import rivals
+from unwind.install.running_managers import running_managers
 from unwind.inventory.inventories import Inventories
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
@@ -147,7 +147,7 @@ async def delete(
             console.show(plan.preview_table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
-        if not await rivals.alive(client, unwind_namespace):
+        if not await running_managers(client, unwind_namespace):
             raise UnwindError(
                 f"cannot delete {named}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",

@@ -26,7 +26,7 @@ from unwind.inventory.in_memory import MemoryInventories
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
-from unwind.members import finder
+from unwind.members import cluster_lookup
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.preview.release_preview import of_release
@@ -140,7 +140,7 @@ async def release_place(
     """The release that a target means, with a connection to its cluster."""
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent=user_agent) as client, Members(client) as members:
-        found = await finder.find_cluster(client, Discovery(client), cluster) if cluster else None
+        found = await cluster_lookup.find_cluster(client, Discovery(client), cluster) if cluster else None
         # The namespace of the context is one of the management cluster.
         where = namespace or ("default" if found else connection.namespace)
         yield ReleasePlace(client, members, found, ReleaseName(where, release_name(target)))

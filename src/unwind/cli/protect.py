@@ -20,14 +20,14 @@ from unwind.cli.arguments import (
     Place,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.errors import UnwindError
-from unwind.install import enforcement
-from unwind.install.enforcement import Enforced, enforced
+from unwind.install import protection_enforcement
+from unwind.install.protection_enforcement import Enforced, enforced
 from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.members import finder
+from unwind.members import cluster_lookup
 from unwind.members.members import Members
 from unwind.protection import kinds
 from unwind.protection.kinds import disk_warning, not_against, unprotectable
@@ -56,11 +56,11 @@ OnCluster = Annotated[
 
 _ON_MEMBER = "a DELETE by others on this member is not refused; install Unwind there with deletion protection"
 _BY = {
-    enforcement.POLICY: "enforced by",
-    enforcement.WEBHOOK: "enforced by",
-    enforcement.REMOVALS: "enforced by",
-    enforcement.NOBODY: "not enforced",
-    enforcement.NOT_KNOWN: "enforcement unknown",
+    protection_enforcement.POLICY: "enforced by",
+    protection_enforcement.WEBHOOK: "enforced by",
+    protection_enforcement.REMOVALS: "enforced by",
+    protection_enforcement.NOBODY: "not enforced",
+    protection_enforcement.NOT_KNOWN: "enforcement unknown",
 }
 
 
@@ -130,7 +130,7 @@ async def protect(
         console.show_json(told)
     else:
         _show(told)
-    if told.enforced and told.enforced.way == enforcement.NOBODY:
+    if told.enforced and told.enforced.way == protection_enforcement.NOBODY:
         raise UnwindError(
             f"{told.object} is labelled but not protected: nothing enforces it", remedy=told.enforced.note
         )
@@ -176,15 +176,15 @@ async def _client(kubeconfig: Path | None, context: str | None, cluster: str | N
             yield client
             return
         async with Members(client) as fleet:
-            target = await finder.find_cluster(client, Discovery(client), cluster)
+            target = await cluster_lookup.find_cluster(client, Discovery(client), cluster)
             async with fleet.member(target) as member:
                 yield member.client
 
 
 async def _enforced(client: Client, kind: ProtectedKind, word: DeleteProtection, *, member: bool) -> Enforced:
     found = await enforced(client, kind, word)
-    if member and found.way == enforcement.NOBODY:
-        return Enforced(way=enforcement.REMOVALS, by="Unwind's own removals", note=_ON_MEMBER)
+    if member and found.way == protection_enforcement.NOBODY:
+        return Enforced(way=protection_enforcement.REMOVALS, by="Unwind's own removals", note=_ON_MEMBER)
     return found
 
 

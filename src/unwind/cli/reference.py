@@ -18,8 +18,8 @@ from unwind.api.rights import Setting
 from unwind.cli import app
 from unwind.demo import companion_plans, scenario
 from unwind.install import user_roles
+from unwind.install.contributions import metrics_reader
 from unwind.install.manifests import CORE, feature_rights, rights_at_home
-from unwind.install.register import metrics_reader
 from unwind.manager.feature_gates import FEATURE_GATES
 from unwind.render.picture import of_plan
 from unwind.render.svg import svg

@@ -18,8 +18,8 @@ from unwind.cli.arguments import (
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.errors import UnwindError
-from unwind.install import stopping
 from unwind.install import uninstall as uninstalling
+from unwind.install import uninstall_preconditions
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.events import Recorder, Regarding
@@ -111,7 +111,7 @@ async def _reported(client: Client, namespace: str, *, in_cluster: bool) -> Asyn
 
 
 async def _write_event(client: Client, namespace: str, message: str) -> None:
-    if found := await stopping.manager_deployment(client, namespace):
+    if found := await uninstall_preconditions.manager_deployment(client, namespace):
         metadata = found["metadata"]
         kind = DEPLOYMENTS
         about = Regarding(kind.api_version, kind.kind, metadata["name"], metadata["uid"], namespace)

@@ -23,7 +23,7 @@ from unwind.cli.join import join_way
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.errors import TimedOutError, UnwindError
-from unwind.install import rivals
+from unwind.install.running_managers import running_managers
 from unwind.karmada import join
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -119,7 +119,7 @@ async def unjoin(
         member = await stack.enter_async_context(Client(there, user_agent="unwind-unjoin")) if there else None
         if member:
             await _recognise(member, cluster)
-        if not await rivals.alive(client, unwind_namespace):
+        if not await running_managers(client, unwind_namespace):
             raise UnwindError(
                 f"cannot unjoin {name}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",

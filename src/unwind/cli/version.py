@@ -20,7 +20,7 @@ from unwind.cli.arguments import (
     Namespace,  # noqa: TC001 - cyclopts reads the annotations
 )
 from unwind.errors import UnwindError
-from unwind.install.rivals import lease_held
+from unwind.install.running_managers import lease_held
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.shards import REPLICA_LEASES

@@ -23,11 +23,11 @@ from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.members import finder
+from unwind.members import cluster_lookup
 from unwind.members.members import Members
 from unwind.render.text import counted, plain, span
 from unwind.why.answers import AnswerState, Effect, Kubectl
-from unwind.why.explain import why as ask
+from unwind.why.diagnosis import why as ask
 from unwind.why.reachable_clusters import ReachableCluster
 from unwind.why.stuck import OLDER_THAN, find_stuck
 
@@ -85,7 +85,7 @@ async def why(
         fleet = await stack.enter_async_context(Members(client))
         place = ReachableCluster(client, kubectl=kubectl_options(kubeconfig, context), fleet=fleet)
         if cluster:
-            anchor = await finder.find_cluster(client, place.discovery, cluster)
+            anchor = await cluster_lookup.find_cluster(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
         if target is None:
             report = await find_stuck(place, older_than=age, namespace=namespace, members=all_clusters)

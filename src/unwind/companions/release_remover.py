@@ -29,7 +29,7 @@ from unwind.helm import release_secrets
 from unwind.helm.charts import TIMEOUT
 from unwind.inventory.inventories import items
 from unwind.inventory.writer import add_found
-from unwind.removal.places import member_of
+from unwind.removal.inventory_clusters import member_of
 from unwind.teardown.step_removers import InventoryRemover, retry_forever
 from unwind.why.blockers import actor_of
 

@@ -26,7 +26,7 @@ from unwind.errors import UnwindError, UsageError
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
 from unwind.preview.cluster_preview import foresee
-from unwind.why.explain import why
+from unwind.why.diagnosis import why
 from unwind.why.reachable_clusters import ReachableCluster
 from unwind.why.stuck import find_stuck
 

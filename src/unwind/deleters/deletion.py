@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.deleters.context import Resolver
-    from unwind.deleters.external import ExternalObjects
+    from unwind.deleters.external_end import ExternalObjects
     from unwind.deleters.memo import Memo
     from unwind.deleters.outcomes import Event, Outcome
     from unwind.deleters.registry import DeleterRegistry

@@ -24,8 +24,8 @@ from unwind.api.resources import (
 from unwind.api.rights import Setting
 from unwind.demo import scenario
 from unwind.external.manifests import GRANTED
+from unwind.install.contributions import REGISTER
 from unwind.install.manifests import manifests, resource_of
-from unwind.install.register import REGISTER
 from unwind.install.user_roles import USERS
 from unwind.protection import admission_policies, kinds
 from unwind.server.manager_names import granted_role

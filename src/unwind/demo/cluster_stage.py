@@ -31,8 +31,8 @@ from unwind.demo import cluster_objects, scenario
 from unwind.demo.cluster_objects import KINDS, DemoRun
 from unwind.demo.manager_process import running_manager
 from unwind.errors import TimedOutError, UnwindError
-from unwind.install import rivals
 from unwind.install.existing_objects import require_admission_policies
+from unwind.install.running_managers import running_managers
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube import object_watch
 from unwind.kube.discovery import Discovery, Named
@@ -261,7 +261,7 @@ async def _kubeconfig(connection: ClusterConnection, client: Client, run: DemoRu
 async def _until_alive(client: Client, stage: ClusterStage) -> None:
     try:
         async with asyncio.timeout(_LONG):
-            while not await rivals.alive(client, stage.run.home):  # noqa: ASYNC110 - which Lease it gets is not known
+            while not await running_managers(client, stage.run.home):  # noqa: ASYNC110 - which Lease it gets is not known
                 await asyncio.sleep(_LOOK_AGAIN)
     except TimeoutError:
         raise UnwindError(
@@ -282,7 +282,7 @@ async def refuse_running(client: Client, found: list[tuple[Resource, Object]]) -
     """Raise UnwindError if a manager runs in one of these namespaces: another demo is not over."""
     for resource, obj in found:
         name = obj["metadata"]["name"]
-        if resource == NAMESPACES and (alive := await rivals.alive(client, name)):
+        if resource == NAMESPACES and (alive := await running_managers(client, name)):
             raise UnwindError(
                 f"cannot clean up: a demo is running ({', '.join(alive)} has a Lease in namespace {name})",
                 remedy="end it with Ctrl-C; if it was killed, retry after 30s",

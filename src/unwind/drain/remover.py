@@ -18,7 +18,7 @@ from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.drain import objects, rules
 from unwind.inventory.inventories import OWN, items
 from unwind.inventory.writer import Records, add_found
-from unwind.removal.places import member_of
+from unwind.removal.inventory_clusters import member_of
 from unwind.removal.volume_claims import REMEMBERED, Volume
 from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
 from unwind.why.blockers import actor_of

@@ -20,7 +20,7 @@ from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.deletion import happened
-from unwind.deleters.external import ReleasedFinalizers, running_operator, verified_absent
+from unwind.deleters.external_end import ReleasedFinalizers, running_operator, verified_absent
 from unwind.deleters.memo import on_object
 from unwind.deleters.outcomes import Again, Pace, PermanentError, Severity, TransientError
 from unwind.errors import UnwindError

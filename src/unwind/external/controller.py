@@ -23,7 +23,7 @@ from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import DeleterRegistry, skipped
 from unwind.external import tracked_objects
-from unwind.external.chains import OPERATOR_AGAIN, Chains, Ends, Waits
+from unwind.external.chain_runner import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
 from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, relevant_fields
 from unwind.kube.absence import may_be_newer

@@ -23,8 +23,8 @@ from unwind.api.resources import SECRETS
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.external import chains
-from unwind.external.chains import Ends
+from unwind.external import chain_runner
+from unwind.external.chain_runner import Ends
 from unwind.external.credentials import CredentialsSecret
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.clock import Clock
     from unwind.deleters.context import End
-    from unwind.deleters.external import ReleasedFinalizers
+    from unwind.deleters.external_end import ReleasedFinalizers
     from unwind.deleters.registration import External
     from unwind.kube.client import Client
 
@@ -126,8 +126,8 @@ class MemberEnds:
         return msgspec.convert(found, list[CredentialsSecret], strict=False)
 
     async def record(self, released: ReleasedFinalizers) -> None:
-        wanted = chains.released_entry(released, namespace=self._namespace, at=self._clock.now())
-        await chains.write_entry(self._client, wanted)
+        wanted = chain_runner.released_entry(released, namespace=self._namespace, at=self._clock.now())
+        await chain_runner.write_entry(self._client, wanted)
 
     async def withdraw(self, ref: ObjectRef) -> None:
-        await chains.withdraw(self._client, chains.released_name(ref), namespace=self._namespace)
+        await chain_runner.withdraw(self._client, chain_runner.released_name(ref), namespace=self._namespace)

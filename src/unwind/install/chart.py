@@ -20,7 +20,7 @@ from unwind.api.features import ALL, GATED, UNRECORDED, Feature
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, NETWORK_POLICIES
 from unwind.api.rights import Setting
 from unwind.api.workload import ManagerWorkload
-from unwind.install import monitoring, obsolete, uninstall_hook
+from unwind.install import monitoring, obsolete_objects, uninstall_hook
 from unwind.install.manifests import called, manifests, resource_of
 from unwind.server.manager_names import FEATURES_KEY, REGISTRATION
 
@@ -162,7 +162,7 @@ def templates() -> dict[str, str]:
     labels = helm.entries(".Values.monitoring.labels")
     found = "".join(map(_rendered, monitoring.monitoring_objects(setting.namespace, labels=labels)))
     files["monitoring.yaml"] = [_if(".Values.monitoring.enabled", found)]
-    files["obsolete.yaml"] = [_taken_over(item, setting.namespace) for item in obsolete.retired_rights(setting)]
+    files["obsolete.yaml"] = [_taken_over(item, setting.namespace) for item in obsolete_objects.retired_rights(setting)]
     made = {name: _HEAD + helm.rendered("".join(found)) for name, found in files.items()}
     return {**made, "checks.yaml": _HEAD + _CHECKS}
 

@@ -1,8 +1,7 @@
-"""Finds running managers by their Leases, and controllers of other systems that would work against Unwind."""
+"""Finds controllers of other systems that would work against Unwind, by their workloads and Leases."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,14 @@ import msgspec
 
 from unwind.api.features import Feature, Features
 from unwind.api.resources import DEPLOYMENTS, LEASES, STATEFUL_SETS, Resource
+from unwind.install.running_managers import lease_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from unwind.kube.client import Client
 
-
-# Detect conflicting controllers of other systems by their workloads and Leases.
 
 Object = dict[str, Any]
 
@@ -175,18 +174,6 @@ def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
     return seen
 
 
-def lease_held(lease: Object, *, now: datetime) -> bool:
-    """Whether the Lease is held and renewed in time. A Lease without renewTime counts as held."""
-    spec = lease.get("spec") or {}
-    if not spec.get("holderIdentity"):
-        return False
-    if not spec.get("renewTime"):
-        return True
-    lasts = timedelta(seconds=spec.get("leaseDurationSeconds") or 15)
-    # Twice the duration, because the clocks of holder and reader may differ.
-    return bool(datetime.fromisoformat(spec["renewTime"]) + 2 * lasts > now)
-
-
 def _belongs(workload: Object, rival: Rival) -> bool:
     metadata = workload["metadata"]
     if rival.workload and (metadata["namespace"], metadata["name"]) == (rival.namespace, rival.workload):
@@ -204,19 +191,3 @@ def _from_image(image: str, repository: str) -> bool:
     head, slash, last = path.rpartition("/")
     path = f"{head}{slash}{last.partition(':')[0]}"
     return path == repository or path.endswith(f"/{repository}")
-
-
-LEASE_PREFIX = "unwind-"
-
-
-async def alive(client: Client, namespace: str) -> list[str]:
-    """The replicas with a current Lease. `namespace`: that of Unwind."""
-    leases = await client.list(LEASES, namespace=namespace)
-    now = datetime.now(UTC)
-    return sorted(
-        {
-            lease["spec"]["holderIdentity"]
-            for lease in leases
-            if lease["metadata"]["name"].startswith(LEASE_PREFIX) and lease_held(lease, now=now)
-        }
-    )

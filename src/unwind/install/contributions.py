@@ -16,8 +16,8 @@ from unwind.capi.manifests import ATTRIBUTION, GATING, HELD, MACHINE_GATES, REGI
 from unwind.companions.manifests import CAAPH, FLUX, HELM, POLICIES
 from unwind.drain.manifests import DRAIN
 from unwind.external.manifests import EXTERNAL, GRANTED
-from unwind.install.own_objects import GUARDING
-from unwind.install.rivals import CONFLICTING
+from unwind.install.conflicting_controllers import CONFLICTING
+from unwind.install.own_object_policies import GUARDING
 from unwind.install.tenant_policies import TENANTS
 from unwind.install.user_roles import USERS
 from unwind.karmada.manifests import MEMBERS

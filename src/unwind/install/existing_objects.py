@@ -13,8 +13,8 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_ADMISSI
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.capi.manifests import VERSIONS
 from unwind.errors import UnwindError
+from unwind.install.contributions import REGISTER
 from unwind.install.manifests import called, resource_of
-from unwind.install.register import REGISTER
 from unwind.kube.discovery import Discovery, ServedKind
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.server.manager_names import is_ours

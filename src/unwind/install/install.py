@@ -22,7 +22,7 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
-from unwind.install import crd_fields, obsolete, rivals
+from unwind.install import conflicting_controllers, crd_adoption, obsolete_objects
 from unwind.install.existing_objects import ExistingObject, look, require_admission_policies
 from unwind.install.manifests import called, definitions, manifests
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
@@ -88,7 +88,7 @@ async def install(
     await _refuse_rivals(client, setting, warn)
     installed = await recorded_features(client, setting.namespace)
     # Without a record, for example after an interrupted uninstall, any feature may still be in use.
-    await obsolete.refuse_in_use(client, setting, features.ALL if installed is None else installed)
+    await obsolete_objects.refuse_in_use(client, setting, features.ALL if installed is None else installed)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client, setting)
     _refuse_release(found)
@@ -116,7 +116,7 @@ async def install(
             # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
             crds = [obj.name for obj in done if obj.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
-    for resource, obj in await obsolete.find_obsolete(client, setting):
+    for resource, obj in await obsolete_objects.find_obsolete(client, setting):
         metadata = obj["metadata"]
         with suppress(NotFoundError, ConflictError):  # deleted or replaced meanwhile
             await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
@@ -150,7 +150,7 @@ async def _put(client: Client, one: ExistingObject, elsewhere: dict[str, str]) -
 
 
 async def _refuse_rivals(client: Client, setting: Setting, warn: Callable[[str], None]) -> None:
-    alive = await rivals.find_rivals(client, setting.features, now=datetime.now(UTC))
+    alive = await conflicting_controllers.find_rivals(client, setting.features, now=datetime.now(UTC))
     for item in alive:
         if item.rival.coexists:
             warn(f"{item.rival.name} is running ({item.found}): {item.rival.note}")
@@ -252,7 +252,7 @@ def _written(obj: Object) -> Object:
 
 async def _adopt(client: Client, one: ExistingObject) -> InstalledObject:
     assert one.existing  # noqa: S101 - for the type checker
-    fields, patch = crd_fields.adoption(one.existing, one.manifest)
+    fields, patch = crd_adoption.adoption(one.existing, one.manifest)
     if not fields:
         return InstalledObject(one.resource.kind, one.name, InstallResult.UNCHANGED, "no field is missing")
     await client.patch(one.resource, one.manifest["metadata"]["name"], patch, field_manager=names.INSTALL_FIELD_MANAGER)

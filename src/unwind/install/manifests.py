@@ -28,7 +28,7 @@ from unwind.api.rights import Right
 from unwind.api.workload import ManagerWorkload
 from unwind.errors import UsageError
 from unwind.install import workload
-from unwind.install.register import REGISTER
+from unwind.install.contributions import REGISTER
 from unwind.server.manager_names import MANAGER, granted_role, with_install_labels
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 from unwind.api.names import NAME_LABEL
 from unwind.api.resources import CONFIG_MAPS, Resource
 from unwind.install import alerts
-from unwind.install.dashboard import dashboard
+from unwind.install.grafana_dashboard import dashboard
 from unwind.server.manager_names import CERTIFICATE, MANAGER, SERVICE, with_install_labels
 
 Object = dict[str, Any]

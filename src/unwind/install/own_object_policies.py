@@ -27,7 +27,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.install.rivals import LEASE_PREFIX
+from unwind.install.running_managers import LEASE_PREFIX
 from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import TEARDOWNS
 from unwind.components import PROTECTION_GATE
-from unwind.install import rivals
+from unwind.install.running_managers import running_managers
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.protection import admission_policies, manifests
 
@@ -99,7 +99,7 @@ def _among(name: str, listed: list[str]) -> bool:
 async def _by_manager(client: Client, configuration: str) -> Enforced:
     home = configuration.partition(f"{manifests.CONFIGURATION}.")[2]
     try:
-        running = bool(await rivals.alive(client, home))
+        running = bool(await running_managers(client, home))
     except ApiError:
         note = "enforced by the manager; cannot read whether one is running"
     else:

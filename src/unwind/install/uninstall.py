@@ -30,11 +30,12 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import INVENTORIES
 from unwind.errors import UnwindError
-from unwind.install import existing_objects, member_handles, rivals, stopping
+from unwind.install import existing_objects, member_handles, uninstall_preconditions
 from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
-from unwind.install.obsolete import retired_rights
-from unwind.install.own_objects import kinds_name
+from unwind.install.obsolete_objects import retired_rights
+from unwind.install.own_object_policies import kinds_name
+from unwind.install.running_managers import LEASE_PREFIX
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours
 
@@ -98,8 +99,8 @@ async def survey(
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     await _refuse_running_teardowns(client)
     if not leave_addons:
-        await stopping.refuse_enforced(client, setting.namespace)
-    await stopping.refuse_running_manager(client, setting.namespace)
+        await uninstall_preconditions.refuse_enforced(client, setting.namespace)
+    await uninstall_preconditions.refuse_running_manager(client, setting.namespace)
     whole = [*retired_rights(setting), *everything(setting)]
     found = [manifest for manifest in whole if not of_chart or _is_managers(manifest)]
     theirs = [] if of_chart else crds
@@ -169,7 +170,7 @@ async def uninstall(
             f"cannot uninstall: {error.status.message}", remedy="wait until the Teardown is finished, and retry"
         ) from error
     bearers = seen.bearers
-    if await stopping.stop(client, setting.namespace):
+    if await uninstall_preconditions.stop(client, setting.namespace):
         announce(f"Deployment {setting.namespace}/{MANAGER} scaled to 0")
         try:
             # What began until the manager stopped must keep its finalizers.
@@ -231,7 +232,7 @@ async def _delete_leases(client: Client, namespace: str) -> None:
     """Delete the Leases of the replicas, all of which have stopped."""
     for lease in await client.list(LEASES, namespace=namespace):
         metadata = lease["metadata"]
-        if metadata["name"].startswith(rivals.LEASE_PREFIX):
+        if metadata["name"].startswith(LEASE_PREFIX):
             await _delete(client, LEASES, metadata["name"], metadata["uid"], namespace=namespace)
 
 
@@ -343,7 +344,7 @@ def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
         return False
     if (resource.group, resource.plural) == (INVENTORIES.group, INVENTORIES.plural):
         return True
-    if resource.plural == LEASES.plural and metadata.name.startswith(rivals.LEASE_PREFIX):
+    if resource.plural == LEASES.plural and metadata.name.startswith(LEASE_PREFIX):
         return False
     # An owned object is deleted with its owner, which is checked by itself.
     return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND

@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS
 from unwind.api.unwind import INVENTORIES, Effort, Inventory
 from unwind.errors import UnwindError
-from unwind.install import rivals
+from unwind.install.running_managers import running_managers
 from unwind.inventory.inventories import items
 from unwind.kube.errors import NotFoundError
 from unwind.server.manager_names import MANAGER, is_ours
@@ -60,7 +60,7 @@ async def manager_deployment(client: Client, namespace: str) -> Object | None:
 
 async def refuse_running_manager(client: Client, namespace: str) -> None:
     """A running manager would recreate what is deleted. One in the cluster is stopped by `stop`."""
-    if await manager_deployment(client, namespace) is None and (alive := await rivals.alive(client, namespace)):
+    if await manager_deployment(client, namespace) is None and (alive := await running_managers(client, namespace)):
         raise UnwindError(
             f"cannot uninstall: a manager is running ({', '.join(alive)})",
             remedy="stop it, wait until its Leases expire (30s), and retry",
@@ -78,7 +78,7 @@ async def stop(client: Client, namespace: str) -> bool:
     try:
         async with asyncio.timeout(_STOPPED_WITHIN):
             # Polled, not watched: a Lease expires without an event.
-            while await _has_replicas(client, namespace) or (alive := await rivals.alive(client, namespace)):  # noqa: ASYNC110
+            while await _has_replicas(client, namespace) or (alive := await running_managers(client, namespace)):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK)
     except TimeoutError:
         running = ", ".join(alive) or f"Deployment {namespace}/{MANAGER}"

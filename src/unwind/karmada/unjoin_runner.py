@@ -32,7 +32,7 @@ from unwind.kube.updates import revise
 from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
 from unwind.protection.deleter import ProtectionLink
-from unwind.removal.places import by_place, member_of
+from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.removal import unmark
 from unwind.teardown.drafts import lost
 from unwind.teardown.runner import TeardownRunner

@@ -29,7 +29,7 @@ from unwind.certificates import KeyPair
 from unwind.components import ManagerContext, Protection, Role
 from unwind.concurrency import to_tell, unless
 from unwind.errors import UnwindError
-from unwind.install import rivals
+from unwind.install import conflicting_controllers
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
@@ -40,8 +40,6 @@ from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import error_message
-from unwind.server.answering import Answering
-from unwind.server.answering import route as answering_route
 from unwind.server.authorization import TokenAuthorizer
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_secret import SharedCertificate
@@ -49,6 +47,8 @@ from unwind.server.listener import Address, Limits, Listener, RequestMetrics, ad
 from unwind.server.manager_names import REGISTRATION, SERVICE, recorded_features
 from unwind.server.path_keys import SharedPathKeys
 from unwind.server.path_segments import Segments
+from unwind.server.reachability import Answering
+from unwind.server.reachability import route as answering_route
 from unwind.server.tls import CertificateFiles, Tls, WatchedFiles, read_files
 from unwind.teardown.records import KEEP
 from unwind.teardown.step_removers import BEST_EFFORT
@@ -367,7 +367,9 @@ async def _recorded_features(client: Client, namespace: str) -> Features:
 
 
 async def _refuse_rivals(client: Client, features: Features) -> None:
-    found = await rivals.find_rivals(client, features & rivals.CONFLICTING, now=datetime.now(UTC))
+    found = await conflicting_controllers.find_rivals(
+        client, features & conflicting_controllers.CONFLICTING, now=datetime.now(UTC)
+    )
     against = [item for item in found if not item.rival.coexists]
     if against:
         told = ", ".join(f"{item.rival.name} ({item.found})" for item in against)

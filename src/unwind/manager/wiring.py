@@ -18,10 +18,10 @@ from unwind.addons import admission, hook_rules
 from unwind.addons import admission as addon_warning
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
+from unwind.addons.cluster_moves import MovedAddons, OwnerRecordController
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
-from unwind.addons.moves import MovedAddons, OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
@@ -79,8 +79,8 @@ from unwind.karmada.work_controller import WorkController
 from unwind.members.cluster_caches import ClusterCaches
 from unwind.members.members import Members
 from unwind.preview import removal_forecast
+from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.controller import ProtectionController
-from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter

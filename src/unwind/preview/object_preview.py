@@ -21,7 +21,7 @@ from unwind.preview.cost_preview import Cost
 from unwind.preview.member_preview import BoundVolume
 from unwind.removal import deletion_scope
 from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
-from unwind.removal.order import Facts, Stage, order, stage
+from unwind.removal.object_order import Facts, Stage, order, stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import DeletionScope, Told, is_a, ref_to
 from unwind.removal.foreign_content import foreign_message, is_container, is_lease, is_left_over, lease_holder, sort
 from unwind.removal.helm_releases import taken_over_by
-from unwind.removal.survey import Served
+from unwind.removal.step_reader import Served
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

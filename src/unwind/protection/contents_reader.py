@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata, Page, View
     from unwind.protection.namespace_cache import Counted
-    from unwind.protection.subjects import Defined, LabelledObject
+    from unwind.protection.object_fields import Defined, LabelledObject
 
     Read = Callable[[], Awaitable[None]]
 

@@ -18,9 +18,9 @@ from unwind.deleters.outcomes import Again, Kept
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import UNKNOWN, who_wrote
-from unwind.protection import kinds, rules, subjects
+from unwind.protection import kinds, object_fields, rules
+from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.kinds import Rest
-from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.rules import Denied, Subject, Why
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ async def _denied(client: Client, kind: ProtectedKind, obj: Object, *, by_contro
         if kind.rest is Rest.CONTENTS:
             contents = await lookup.in_namespace(metadata["name"], counting=counting, within=_WITHIN)
         else:
-            defined = subjects.definition(msgspec.json.encode(obj))
+            defined = object_fields.definition(msgspec.json.encode(obj))
             contents = await lookup.of_definition(defined, counting=counting, within=_WITHIN)
         verdict = rules.with_contents(subject, contents)
     return verdict if isinstance(verdict, Denied) else None

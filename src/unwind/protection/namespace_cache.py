@@ -17,7 +17,7 @@ from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Key, Stamp, View
 from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.served_versions import ServedVersions
-from unwind.protection import subjects
+from unwind.protection import object_fields
 from unwind.protection.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
     from unwind.protection.kinds import ProtectedKind
-    from unwind.protection.subjects import LabelledObject
+    from unwind.protection.object_fields import LabelledObject
 
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -199,7 +199,7 @@ def labelled_view(kind: ProtectedKind, resource: Resource) -> View[LabelledObjec
 
     def decode(body: msgspec.Raw) -> LabelledObject:
         try:
-            return subjects.read_subject(body, kind, version=resource.version)
+            return object_fields.read_subject(body, kind, version=resource.version)
         except ValueError as error:
             raise msgspec.ValidationError(str(error)) from error
 

@@ -15,7 +15,7 @@ from unwind.api import admission
 from unwind.api.names import DELETE_PROTECTION_LABEL, EventReason
 from unwind.kube.events import Regarding
 from unwind.kube.metrics import OTHER
-from unwind.protection import admission_policies, kinds, rules, subjects
+from unwind.protection import admission_policies, kinds, object_fields, rules
 from unwind.protection.kinds import EXEMPT, KINDS, Rest
 from unwind.protection.rules import Contents, Denied, Why
 from unwind.server.routes import Response, Route, refusal
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.kube.events import Recorder
+    from unwind.protection.contents_reader import ProtectionLookup
     from unwind.protection.kinds import ProtectedKind
-    from unwind.protection.live_reader import ProtectionLookup
-    from unwind.protection.subjects import LabelledObject
+    from unwind.protection.object_fields import LabelledObject
     from unwind.server.routes import Request
 
 # These users create objects from templates, such as the claims of a StatefulSet, which have no owner.
@@ -85,10 +85,10 @@ class ProtectionWebhook:
             asked = admission.admission_request(body)
         except ValueError as error:
             return _unread(body, error)
-        if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == subjects.NULL:
+        if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == object_fields.NULL:
             return Response(admission.allowed(asked))
         try:
-            found = subjects.read_subject(
+            found = object_fields.read_subject(
                 asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
             )
         except ValueError as error:
@@ -106,15 +106,15 @@ class ProtectionWebhook:
             asked = admission.admission_request(body)
         except ValueError as error:
             return _unread(body, error)
-        if asked.operation not in ("CREATE", "UPDATE") or asked.sub_resource or asked.object == subjects.NULL:
+        if asked.operation not in ("CREATE", "UPDATE") or asked.sub_resource or asked.object == object_fields.NULL:
             return Response(admission.allowed(asked))
         kind, version = _kind(asked), asked.kind.version
         try:
-            new = subjects.read_subject(asked.object, kind, version=version)
+            new = object_fields.read_subject(asked.object, kind, version=version)
             old = (
                 None
-                if asked.old_object == subjects.NULL
-                else subjects.read_subject(asked.old_object, kind, version=version)
+                if asked.old_object == object_fields.NULL
+                else object_fields.read_subject(asked.old_object, kind, version=version)
             )
         except ValueError as error:
             return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
@@ -142,7 +142,7 @@ class ProtectionWebhook:
             contents = await self._lookup.in_namespace(found.ref.name, counting=counting, within=within)
         else:
             try:
-                defined = subjects.definition(asked.old_object)
+                defined = object_fields.definition(asked.old_object)
             except ValueError as error:
                 return Response(admission.unreadable(asked, f"cannot decode the CRD: {error}"))
             contents = await self._lookup.of_definition(defined, counting=counting, within=within)

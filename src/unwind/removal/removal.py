@@ -16,7 +16,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited, to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
-from unwind.deleters.external import ExternalObjects
+from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
 from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
@@ -30,8 +30,8 @@ from unwind.removal import empty_namespaces, foreign_content, volume_claims
 from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.helm_releases import has_a_say, keep_taken, last_first
-from unwind.removal.order import Stage, order, stage
-from unwind.removal.survey import Served, StepSurvey
+from unwind.removal.object_order import Stage, order, stage
+from unwind.removal.step_reader import Served, StepSurvey
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Blocker, Inventory
     from unwind.clock import Clock
-    from unwind.deleters.external import ExternalEnds
+    from unwind.deleters.external_end import ExternalEnds
     from unwind.deleters.memo import Memo
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin

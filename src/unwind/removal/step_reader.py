@@ -23,7 +23,7 @@ from unwind.inventory.inventories import Item
 from unwind.kube import fencing
 from unwind.kube.errors import NotFoundError
 from unwind.removal import volume_claims
-from unwind.removal.order import Facts, served_by
+from unwind.removal.object_order import Facts, served_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

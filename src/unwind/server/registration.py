@@ -11,8 +11,8 @@ from unwind.kube.controller import fenced_queue
 from unwind.kube.fencing import ShardOwner
 from unwind.kube.metrics import Metrics
 from unwind.kube.workqueue import Backoff, Queue
-from unwind.server.answering import Answering
 from unwind.server.path_segments import Segments, redacted
+from unwind.server.reachability import Answering
 
 _RETRY = Backoff(first=0.5, limit=30.0)
 

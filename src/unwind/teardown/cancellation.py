@@ -15,7 +15,7 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.updates import revise
 from unwind.members import contents
 from unwind.members.member import RECENT
-from unwind.removal.survey import Served
+from unwind.removal.step_reader import Served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

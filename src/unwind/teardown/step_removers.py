@@ -14,14 +14,14 @@ from unwind.api.unwind import Effort, Inventory, Step
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import to_tell, unless
 from unwind.deleters.deletion import retry_until_done
-from unwind.deleters.external import ExternalEnds
+from unwind.deleters.external_end import ExternalEnds
 from unwind.deleters.registration import External, Registration
 from unwind.deleters.registry import Plugin
 from unwind.inventory.inventories import Inventories, items
 from unwind.kube.workqueue import JITTER
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
-from unwind.removal.places import by_place, member_of
+from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.removal import Removal, unmark_all
 from unwind.why.removal_blockers import what_blocks
 

@@ -12,7 +12,7 @@ from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
 from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.inventory.inventories import intended, items
-from unwind.removal.places import by_place, member_of
+from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.teardown.status import StepView
 from unwind.teardown.step_removers import StepContext, retry_forever
 

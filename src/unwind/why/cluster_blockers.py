@@ -23,7 +23,7 @@ from unwind.api.unwind import Cause, Phase
 from unwind.server.path_segments import redacted
 from unwind.why.answers import Effect, Finding, Remedy
 from unwind.why.facts import cut
-from unwind.why.holds import RUN, SHOWN, teardown_ref
+from unwind.why.terminating_objects import RUN, SHOWN, teardown_ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

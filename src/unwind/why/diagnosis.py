@@ -14,7 +14,7 @@ from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protection import deleter
-from unwind.why import cluster_rules, holds, refusals
+from unwind.why import cluster_blockers, refusals, terminating_objects
 from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name
 from unwind.why.operators import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
@@ -115,15 +115,17 @@ class _Walk:
             if not teardown.finished:
                 runs = await manager_runs(place, now=self._now)
                 if stands is None:
-                    self._subject = cluster_rules.phrase(teardown)
-                found = cluster_rules.teardown_findings(teardown, place.kubectl, runs=runs)
+                    self._subject = cluster_blockers.phrase(teardown)
+                found = cluster_blockers.teardown_findings(teardown, place.kubectl, runs=runs)
                 return _held_or_going(found), found
         if look.seen.deleted_at is not None:
             found = await self._cluster(place, look, obj) if kind == _CAPI else []
-            found += holds.hold_findings(look, place.kubectl, now=self._now, besides=_CAPI_FINALIZERS if found else ())
+            found += terminating_objects.hold_findings(
+                look, place.kubectl, now=self._now, besides=_CAPI_FINALIZERS if found else ()
+            )
             return _held_or_going(found), found
         if stands:
-            return AnswerState.DELETABLE, [holds.undeleted_findings(look, place.kubectl)]
+            return AnswerState.DELETABLE, [terminating_objects.undeleted_findings(look, place.kubectl)]
         return await self._rehearse(place, look, told=stands is not None)
 
     async def _cluster(self, place: ReachableCluster, look: ObjectSnapshot, obj: Object) -> list[Finding]:
@@ -133,9 +135,9 @@ class _Walk:
         except UnwindError as error:
             place.unseen("Cluster API extensions", error)
             configs = []
-        read = [cluster_rules.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
+        read = [cluster_blockers.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
         asked = [item for item in read if item]
-        return cluster_rules.cluster_findings(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
+        return cluster_blockers.cluster_findings(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
     async def _rehearse(
         self, place: ReachableCluster, look: ObjectSnapshot, *, told: bool
@@ -325,15 +327,14 @@ def _what_follows(look: ObjectSnapshot, state: AnswerState) -> tuple[str, ...]:
     if state is not AnswerState.DELETABLE:
         return ()
     notes = list(look.states)
-    notes += [f"{cluster_rules.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
+    notes += [f"{cluster_blockers.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
     if look.seen.finalizers:
         notes.append(f"its deletion will wait for its finalizers: {', '.join(look.seen.finalizers)}")
     if owner := next((owner for owner in look.owners if owner.controller), None):
         notes.append(f"{owner.kind} {owner.name} will recreate it")
     if look.users:
-        notes.append(
-            f"its deletion will wait for its users: {', '.join(str(user) for user in look.users[: holds.SHOWN])}"
-        )
+        users = ", ".join(str(user) for user in look.users[: terminating_objects.SHOWN])
+        notes.append(f"its deletion will wait for its users: {users}")
     return tuple(notes)
 
 
@@ -364,5 +365,5 @@ async def _read(place: ReachableCluster, thing: Thing) -> tuple[Thing, Object] |
                 continue  # this version needs conversion, too
             exact = msgspec.structs.replace(thing, resource=it, exact=True, uid=obj["metadata"]["uid"])
             return exact, obj
-        return holds.conversion(failed, place.kubectl)
+        return terminating_objects.conversion(failed, place.kubectl)
     return msgspec.structs.replace(thing, uid=obj["metadata"]["uid"]), obj

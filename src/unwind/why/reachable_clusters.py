@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unwind.errors import UnwindError
 from unwind.kube.discovery import Discovery
-from unwind.members import finder
+from unwind.members import cluster_lookup
 from unwind.why.answers import Kubectl, Thing
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ReachableCluster:
     @asynccontextmanager
     async def member(self, ref: ObjectRef) -> AsyncIterator[ReachableCluster]:
         """The member that an object of this cluster represents. Raises UnwindError if it is unreachable."""
-        async with self.reached(await finder.anchor_of(self.client, self.discovery, ref)) as place:
+        async with self.reached(await cluster_lookup.anchor_of(self.client, self.discovery, ref)) as place:
             yield place
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.server.path_segments import redacted
 from unwind.why.answers import Effect, Finding, Remedy, Thing
 from unwind.why.facts import ControllerWorkload, cut
-from unwind.why.holds import started
+from unwind.why.terminating_objects import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,10 +17,10 @@ from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError, NotFoundError, UnreadableError
-from unwind.members import contents, finder
+from unwind.members import cluster_lookup, contents
 from unwind.why import facts
 from unwind.why.answers import AnswerState, Remedy, Thing, kubectl_name
-from unwind.why.explain import root_of, why
+from unwind.why.diagnosis import root_of, why
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -122,7 +122,7 @@ async def find_stuck(
     if not members:
         await search.look(place)
         return search.report()
-    targets, unread = await finder.every_cluster(place.client, place.discovery)
+    targets, unread = await cluster_lookup.every_cluster(place.client, place.discovery)
     place.notes += unread
     with suppress(ApiError):  # only to know it again, if it is a member of itself
         search.looked.add(await place.client.cluster_uid())

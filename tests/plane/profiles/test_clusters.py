@@ -24,7 +24,7 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS
 from unwind.clock import SYSTEM
-from unwind.install.register import MACHINERY
+from unwind.install.contributions import MACHINERY
 from unwind.inventory.inventories import Inventories
 from unwind.kube import object_watch
 from unwind.kube.client import Client

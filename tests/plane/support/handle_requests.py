@@ -15,7 +15,7 @@ from unwind.companions.handle_caches import HANDLES, HandleCaches
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.policy_reader import Policies, PolicyCaches
-from unwind.install.rivals import alive
+from unwind.install.running_managers import running_managers
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.manager.health import new_registry
@@ -64,5 +64,5 @@ async def handle_manager(
             Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}"),
         )
         async with running_components(components):
-            await eventually(lambda: alive(client, home), "a live manager")
+            await eventually(lambda: running_managers(client, home), "a live manager")
             yield

@@ -37,7 +37,7 @@ from unwind.cli.cancel import cancel
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
-from unwind.install.rivals import alive
+from unwind.install.running_managers import running_managers
 from unwind.inventory.inventories import Inventories
 from unwind.kube import object_watch
 from unwind.kube.client import Client
@@ -86,7 +86,7 @@ async def manager(
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
         async with running_components((caches, controller, shards)):
-            await eventually(lambda: alive(client, home), "a live manager")
+            await eventually(lambda: running_managers(client, home), "a live manager")
             yield controller
 
 

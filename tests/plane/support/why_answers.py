@@ -32,7 +32,7 @@ from unwind.local import tools
 from unwind.members.members import Members
 from unwind.protection.admission_policies import protection_policies
 from unwind.why.answers import Effect
-from unwind.why.explain import why
+from unwind.why.diagnosis import why
 from unwind.why.reachable_clusters import ReachableCluster
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import Resource
-from unwind.deleters.external import ExternalEnd, ExternalObjects
+from unwind.deleters.external_end import ExternalEnd, ExternalObjects
 from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registration import External, Kinds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from unwind.deleters.context import DeleteContext, End
-    from unwind.deleters.external import ReleasedFinalizers
+    from unwind.deleters.external_end import ReleasedFinalizers
     from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Client, Object
 

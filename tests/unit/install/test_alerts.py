@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from unwind.install.alerts import ALERTS, prometheus_rule
-from unwind.install.dashboard import PANELS, dashboard
+from unwind.install.grafana_dashboard import PANELS, dashboard
 
 DOCS = Path(__file__).parents[3] / "docs"
 

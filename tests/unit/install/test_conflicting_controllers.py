@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from unwind.api.resources import DEPLOYMENTS, STATEFUL_SETS
-from unwind.install.rivals import RIVALS, in_leases, in_workloads, lease_held
+from unwind.install.conflicting_controllers import RIVALS, in_leases, in_workloads
+from unwind.install.running_managers import lease_held
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unwind.api import names
 from unwind.api.crds import PRESERVE
 from unwind.errors import UnwindError
-from unwind.install.crd_fields import additions, adoption, with_additions
+from unwind.install.crd_adoption import additions, adoption, with_additions
 
 Schema = dict[str, Any]
 

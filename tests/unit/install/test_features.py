@@ -9,8 +9,8 @@ import pytest
 from unwind.api import features
 from unwind.api.features import Feature
 from unwind.api.rights import Setting
+from unwind.install.contributions import REGISTER
 from unwind.install.manifests import everything, manifests
-from unwind.install.register import REGISTER
 
 ALONE = [frozenset(), *(frozenset({feature}) for feature in Feature if feature not in features.GATED)]
 GATED = [frozenset({feature, Feature.CAPI}) for feature in sorted(features.GATED)]

@@ -6,7 +6,7 @@ from unwind.api.meta import LabelSelector
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Setting
 from unwind.install.manifests import manifests, policies
-from unwind.install.own_objects import kinds_name, records_name
+from unwind.install.own_object_policies import kinds_name, records_name
 
 SETTING = Setting(namespace="home")
 

@@ -17,8 +17,8 @@ from unwind.kube.events import Recorder
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.transport import ServerAnswer
 from unwind.manager.health import new_registry
+from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.kinds import EXEMPT, KINDS, ProtectedKind
-from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, DenialReporter, ProtectionWebhook
 from unwind.server.routes import Request, Response
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.removal.making import item
-from unwind.removal.order import Facts, Stage, order, served_by, stage
+from unwind.removal.object_order import Facts, Stage, order, served_by, stage
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.unit.removal.making import item
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube.discovery import ServedKind
 from unwind.kube.errors import APIStatus, NotFoundError, UnreachableError
-from unwind.removal.survey import Served
+from unwind.removal.step_reader import Served
 
 GADGETS = Resource("example.dev", "v1", "gadgets", "Gadget")
 GADGETS_V2 = Resource("example.dev", "v2", "gadgets", "Gadget")

@@ -15,7 +15,7 @@ from unwind.why.blockers import cause
 from unwind.why.deployer_states import deployer_states
 from unwind.why.facts import ControllerWorkload, ObjectFacts, StepWait
 from unwind.why.finalizers import known_controller, needs_workloads
-from unwind.why.holds import hold_findings
+from unwind.why.terminating_objects import hold_findings
 
 DELETED = "2026-05-04T11:30:00Z"
 KUSTOMIZATIONS = Resource("kustomize.toolkit.fluxcd.io", "v1", "kustomizations", "Kustomization")

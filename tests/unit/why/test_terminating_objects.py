@@ -24,7 +24,7 @@ from unwind.api.resources import (
 from unwind.why import facts
 from unwind.why.answers import Effect, Kubectl, Thing
 from unwind.why.facts import ControllerWorkload, Node, ObjectReport, ObjectSnapshot, Silent, Unlisted
-from unwind.why.holds import SHOWN, conversion, hold_findings, undeleted_findings
+from unwind.why.terminating_objects import SHOWN, conversion, hold_findings, undeleted_findings
 
 if TYPE_CHECKING:
     from unwind.why.answers import Finding

@@ -13,8 +13,8 @@ from unwind.api.names import DELETE_MODE_ANNOTATION, Reason
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError
 from unwind.deleters.registration import deleter
 from unwind.external.azure import arm_responses, resource_ids
-from unwind.external.azure.arm import ArmClient
-from unwind.external.azure.end import AzureRemoval
+from unwind.external.azure.arm_client import ArmClient
+from unwind.external.azure.resource_deletion import AzureRemoval
 from unwind.external.azure.resource_ids import ArmId, AzureTarget, NeverCreated
 
 if TYPE_CHECKING:

@@ -12,15 +12,12 @@ from unwind.deleters.registration import External, Kinds, NamespaceCredentials
 from unwind.errors import UnwindError
 
 try:
-    from unwind.external.azure.arm import connected, connected_with
-    from unwind.external.azure.deleters import (
-        azure_operator_away,
-        cancel_subscription,
-        product_with_subscriptions,
-        running_operator,
-    )
-    from unwind.external.azure.end import ArmEnd
-    from unwind.external.azure.vaults import purge_vault
+    from unwind.external.azure.api_management_products import product_with_subscriptions
+    from unwind.external.azure.arm_client import connected, connected_with
+    from unwind.external.azure.key_vaults import purge_vault
+    from unwind.external.azure.resource_deletion import ArmEnd
+    from unwind.external.azure.service_operator import azure_operator_away, running_operator
+    from unwind.external.azure.subscription_aliases import cancel_subscription
 except ImportError as error:
     # They are installed (otherwise the entry point is skipped) and broken, so the kinds are held.
     what = f"cannot import Azure's libraries: {error}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from unwind.deleters.context import DeleteContext
-    from unwind.external.azure.arm import ArmClient
+    from unwind.external.azure.arm_client import ArmClient
     from unwind.external.azure.arm_responses import ArmReply
     from unwind.kube.client import Object
 

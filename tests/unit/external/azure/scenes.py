@@ -12,8 +12,8 @@ from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.registry import DeleterRegistry
-from unwind.external.azure.arm import ArmClient, session
-from unwind.external.azure.end import ArmEnd
+from unwind.external.azure.arm_client import ArmClient, session
+from unwind.external.azure.resource_deletion import ArmEnd
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
 from unwind.testing.clock import StillClock
 from unwind.testing.contexts import context

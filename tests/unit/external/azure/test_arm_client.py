@@ -10,7 +10,7 @@ from tests.unit.external.azure.scenes import CACHE, Azure, azure_client
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
-from unwind.external.azure.arm import ArmClient, connected
+from unwind.external.azure.arm_client import ArmClient, connected
 from unwind.testing.arm import SECRET, Arm
 from unwind.testing.proxy import Proxy
 

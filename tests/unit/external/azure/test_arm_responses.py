@@ -19,7 +19,7 @@ from unwind.external.azure.arm_responses import (
     retry_after,
     sighting,
 )
-from unwind.external.azure.end import OperationState, state, where
+from unwind.external.azure.resource_deletion import OperationState, state, where
 from unwind.external.azure.resource_ids import ArmId
 from unwind.kube.absence import Presence
 

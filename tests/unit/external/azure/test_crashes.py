@@ -10,11 +10,13 @@ import pytest
 
 from tests.unit.external.azure.scenes import CACHE, CACHES, azure_client, made
 from tests.unit.external.azure.test_deleters import ALIAS, PRODUCT, PRODUCTS, TEAM, alias
-from tests.unit.external.azure.test_vaults import VAULT, vault
+from tests.unit.external.azure.test_key_vaults import VAULT, vault
 from unwind.deleters.outcomes import Gone, Kept
-from unwind.external.azure.deleters import azure_operator_away, cancel_subscription, product_with_subscriptions
-from unwind.external.azure.end import ArmEnd
-from unwind.external.azure.vaults import purge_vault
+from unwind.external.azure.api_management_products import product_with_subscriptions
+from unwind.external.azure.key_vaults import purge_vault
+from unwind.external.azure.resource_deletion import ArmEnd
+from unwind.external.azure.service_operator import azure_operator_away
+from unwind.external.azure.subscription_aliases import cancel_subscription
 from unwind.testing.arm import Arm, Style
 from unwind.testing.proofs import World, prove_idempotent, prove_patient
 

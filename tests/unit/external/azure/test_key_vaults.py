@@ -12,7 +12,7 @@ from unwind.api.names import DELETE_MODE_ANNOTATION, Reason
 from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, PermanentError
-from unwind.external.azure.vaults import DeleteMode, delete_mode, purge_vault
+from unwind.external.azure.key_vaults import DeleteMode, delete_mode, purge_vault
 
 VAULTS = Resource("keyvault.azure.com", "v1api20230701", "vaults", "Vault")
 VAULT = f"{GROUP}/providers/Microsoft.KeyVault/vaults/safe"

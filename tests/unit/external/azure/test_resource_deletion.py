@@ -9,7 +9,7 @@ from tests.unit.external.azure.scenes import CACHE, CACHES, Azure, made
 from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, Reason
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Pace, Severity
-from unwind.external.azure.end import PATIENCE, ArmEnd
+from unwind.external.azure.resource_deletion import PATIENCE, ArmEnd
 from unwind.kube.absence import Presence
 from unwind.testing.arm import Style
 from unwind.testing.contexts import context

@@ -14,8 +14,10 @@ from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, Pace
 from unwind.deleters.registration import Registration, registrations
 from unwind.deleters.registry import DeleterRegistry, installed
-from unwind.external.azure.deleters import azure_operator_away, cancel_subscription, product_with_subscriptions
+from unwind.external.azure.api_management_products import product_with_subscriptions
 from unwind.external.azure.plugin import AZURE
+from unwind.external.azure.service_operator import azure_operator_away
+from unwind.external.azure.subscription_aliases import cancel_subscription
 
 ALIASES = Resource("subscription.azure.com", "v1api20211001", "aliases", "Alias")
 ALIAS = "/providers/Microsoft.Subscription/aliases/team"
