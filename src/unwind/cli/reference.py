@@ -23,6 +23,8 @@ from unwind.install.manifests import CORE, feature_rights, rights_at_home
 from unwind.manager.feature_gates import FEATURE_GATES
 from unwind.render.picture import of_plan
 from unwind.render.svg import svg
+from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_svg import timeline_svg
 from unwind.server.manager_names import MANAGER
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def pictures() -> dict[str, str]:
     """The pictures by file name: of the concepts from the demo's objects, and of plans beside other deployers."""
     made = scenario.plan()
     title = f"Cluster {scenario.NAMESPACE}/{scenario.CLUSTER}"
-    held = scenario.held_teardown(made)
+    held, over = scenario.held_teardown(made), scenario.timed_teardown(made)
     flux, beside = companion_plans.flux_plan(), f"Cluster {companion_plans.NAMESPACE}/{companion_plans.CLUSTER}"
     preview = "preview of its deletion"
     return {
@@ -71,6 +73,7 @@ def pictures() -> dict[str, str]:
         "companions-helm.svg": svg(of_plan(beside, companion_plans.helm_plan(), subtitle=preview)),
         "plan.svg": svg(of_plan(title, made, subtitle=preview)),
         "teardown.svg": svg(of_plan(title, made, subtitle="is being deleted", teardown=held)),
+        "timeline.svg": timeline_svg(timeline_chart(over, now=over.status.finished_at or scenario.BEGAN)),
     }
 
 

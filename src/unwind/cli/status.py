@@ -20,12 +20,15 @@ from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
-from unwind.errors import TimedOutError, UnwindError
+from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
 from unwind.render import teardowns as shown
+from unwind.render.timeline import timeline_chart, timeline_document
+from unwind.render.timeline_svg import timeline_svg
+from unwind.render.timeline_text import TimelineText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +46,7 @@ Target = Annotated[
         completer=teardowns.complete_teardowns,
     ),
 ]
-Form = Literal["table", "wide", "json", "yaml"]
+Form = Literal["table", "wide", "json", "yaml", "svg"]
 
 
 async def status(
@@ -64,7 +67,16 @@ async def status(
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str | None, Parameter(help="With --watch: stop after this duration (90s, 10m) and exit with 3.")
     ] = None,
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    timeline: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="With CLUSTER: show how long each step took, what it waited for, and the critical path.",
+        ),
+    ] = False,
+    output: Annotated[
+        Form, Parameter(name=["--output", "-o"], help="Output format; svg draws the --timeline of one teardown.")
+    ] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -73,6 +85,7 @@ async def status(
     With CLUSTER, show its waves and steps too, and what is being withdrawn from it. In a pipe, --watch prints a line
     per change; with -o json or yaml, it prints each Teardown when it changes.
     """
+    _check(cluster, watch=watch, timeline=timeline, output=output)
     within = seconds_of(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
         every = await teardowns.list_kind(client, TEARDOWNS)
@@ -83,10 +96,45 @@ async def status(
     if not found and (cluster is not None or output in ("table", "wide")):
         _nothing(cluster, namespace, some=bool(every))
         return
+    if timeline:
+        _show_timelines(teardowns.readable(found), output)
+        return
     if output in ("json", "yaml"):
         console.show_objects([plain_object(item) for item in found], output)
         return
     console.show(_picture(teardowns.readable(found), cluster, output))
+
+
+def _check(cluster: str | None, *, watch: bool, timeline: bool, output: Form) -> None:
+    """Refuse options that cannot be used together."""
+    if timeline and cluster is None:
+        raise UsageError("--timeline needs CLUSTER", remedy="list teardowns with `unwind status`")
+    if timeline and watch:
+        raise UsageError("--timeline cannot be used with --watch")
+    if output == "svg" and not timeline:
+        raise UsageError("-o svg needs --timeline", remedy="`unwind plan -o svg` draws the waves of a deletion")
+
+
+def _show_timelines(found: list[Teardown], output: Form) -> None:
+    now = datetime.now(UTC)
+    charts = [timeline_chart(item, now=now) for item in shown.ordered(found)]
+    if output == "svg":
+        if len(charts) > 1:
+            names = ", ".join(item.metadata.name for item in shown.ordered(found))
+            raise UnwindError(
+                f"cannot draw {len(charts)} teardowns as one SVG", remedy=f"use the name of one Teardown: {names}"
+            )
+        sys.stdout.writelines(map(timeline_svg, charts))
+    elif output == "json":
+        console.show_json([timeline_document(chart) for chart in charts])
+    elif output == "yaml":
+        console.show_objects([timeline_document(chart) for chart in charts], "yaml")
+    else:
+        parts: list[RenderableType] = []
+        for chart in charts:
+            parts += [Text()] if parts else []
+            parts.append(TimelineText(chart, every=output == "wide"))
+        console.show(Group(*parts))
 
 
 def seconds_of(text: str | None, *, option: str) -> float | None:

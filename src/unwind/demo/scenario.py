@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from unwind.api.unwind import (
     Teardown,
     TeardownSpec,
     TeardownStatus,
+    TimelineEntry,
+    TimelineEvent,
 )
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.planning import waves
@@ -166,6 +169,57 @@ def held_teardown(plan: Plan) -> Teardown:
     )
     status = TeardownStatus(phase=Phase.HELD.value, steps=tuple(steps), blockers=(blocker,))
     return Teardown(spec=TeardownSpec(plan=plan), status=status)
+
+
+BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+"""When the teardown of `timed_teardown` began."""
+# When each step started and ended, in seconds.
+_COURSE = {
+    "audit": (1, 1),
+    "monitoring": (1, 24),
+    "shop": (24, 41),
+    "ingress": (41, 88),
+    "databases": (41, 165),
+    "operator": (165, 181),
+}
+_BLOCKED = (57, 149)
+
+
+def timed_teardown(plan: Plan) -> Teardown:
+    """The same teardown after its end: the backup was switched on again, and the finalizer was removed."""
+
+    def at(seconds: int) -> datetime:
+        return BEGAN + timedelta(seconds=seconds)
+
+    held = held_teardown(plan)
+    steps = []
+    for step in plan.steps:
+        start, end = _COURSE[step.name.rpartition("/")[2]]
+        state = StepState.LEFT if step.effort == Effort.LEAVE else StepState.REMOVED
+        steps.append(
+            StepStatus(name=step.name, state=state.value, removed=step.objects, started_at=at(start), since=at(end))
+        )
+    [blocker] = held.status.blockers
+    blocked = TimelineEntry(
+        at=at(_BLOCKED[0]),
+        until=at(_BLOCKED[1]),
+        event=TimelineEvent.BLOCKED.value,
+        step=blocker.step,
+        object=blocker.object,
+        reason=blocker.reason,
+        message=blocker.message,
+        by="the controller of example.dev",
+    )
+    end = max(end for _, end in _COURSE.values()) + 1
+    status = TeardownStatus(
+        phase=Phase.COMPLETE.value,
+        steps=tuple(steps),
+        started_at=at(1),
+        finished_at=at(end),
+        timeline=(blocked,),
+    )
+    spec = TeardownSpec(title=f"Cluster {NAMESPACE}/{CLUSTER}", requested_at=BEGAN, plan=plan)
+    return Teardown(spec=spec, status=status)
 
 
 async def operate(

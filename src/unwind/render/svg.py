@@ -54,10 +54,10 @@ def svg(picture: Picture, *, theme: Theme = "auto", styled: bool = True) -> str:
     # A layout that is narrower than the header is centred.
     aside = (width - layout.width) / 2
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    label = quoteattr(_CONTROL.sub(" ", picture.title))
+    label = quoteattr(cleaned(picture.title))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={label}>',
-        f"<title>{_clean(picture.title)}</title>",
+        f"<title>{clean(picture.title)}</title>",
         f"<style>{stylesheet(theme)}</style>" if styled else "",
         f'<rect class="ground" width="{width:.0f}" height="{height:.0f}" rx="10"/>',
         *_head(picture, width),
@@ -75,18 +75,18 @@ def svg(picture: Picture, *, theme: Theme = "auto", styled: bool = True) -> str:
 
 def _head(picture: Picture, width: float) -> Iterator[str]:
     room = width - 2 * MARGIN
-    yield _text(MARGIN, 46, "title", text.shortened(picture.title, room, 21, bold=True))
-    yield _text(MARGIN, 69, "subtitle muted", text.shortened(picture.subtitle or _summed(picture), room, 13))
+    yield text_element(MARGIN, 46, "title", text.shortened(picture.title, room, 21, bold=True))
+    yield text_element(MARGIN, 69, "subtitle muted", text.shortened(picture.subtitle or _summed(picture), room, 13))
     if picture.under_way:
         gone, going = picture.gone
         share = gone / going if going else 1.0
         yield from _bar(MARGIN, 86, 240, share, height=8)
         held = sum(box.steps for box in picture.boxes if box.blocked)
         told = f"{gone:,} of {going:,} objects gone"
-        yield _text(MARGIN + 254, 94, "subtitle", told)
+        yield text_element(MARGIN + 254, 94, "subtitle", told)
         if held:
             at = MARGIN + 254 + text.width(told, 13) + 14
-            yield _text(at, 94, "subtitle stop", f"{counted(held, 'step')} blocked")
+            yield text_element(at, 94, "subtitle stop", f"{counted(held, 'step')} blocked")
 
 
 def _summed(picture: Picture) -> str:
@@ -103,8 +103,12 @@ def _wave(wave: Wave) -> Iterator[str]:
     )
     middle = wave.x + wave.width / 2
     room = wave.width - 20
-    yield _text(middle, wave.y + 24, "wave", text.shortened(wave.column.title, room, 13, bold=True), anchor="middle")
-    yield _text(middle, wave.y + 41, "muted", text.shortened(_counted(wave.column), room, SMALL), anchor="middle")
+    yield text_element(
+        middle, wave.y + 24, "wave", text.shortened(wave.column.title, room, 13, bold=True), anchor="middle"
+    )
+    yield text_element(
+        middle, wave.y + 41, "muted", text.shortened(_counted(wave.column), room, SMALL), anchor="middle"
+    )
 
 
 def _counted(column: Column) -> str:
@@ -158,7 +162,7 @@ def _box(placed: PlacedBox) -> Iterator[str]:
     box = card.box
     effort = EFFORTS.get(box.effort, "unknown")
     held = " blocked" if box.blocked else ""
-    yield f'<g class="step{" over" if box.done else ""}"><title>{_clean(card.full)}</title>'
+    yield f'<g class="step{" over" if box.done else ""}"><title>{clean(card.full)}</title>'
     for behind in (8, 4) if box.stands_for else ():
         # A group of steps is drawn as a stack of cards.
         yield _card(x + behind / 2, y - behind / 2, placed.width - behind / 2, card.height, "box")
@@ -167,9 +171,9 @@ def _box(placed: PlacedBox) -> Iterator[str]:
     left = x + STRIPE + PADDING
     right = placed.right - PADDING
     first, second = (18, 36) if card.above else (29, 29)
-    yield _text(left, y + first, "muted", card.above)
-    yield _text(right, y + first, "muted", card.count, anchor="end")
-    yield _text(left, y + second, "name", card.name)
+    yield text_element(left, y + first, "muted", card.above)
+    yield text_element(right, y + first, "muted", card.count, anchor="end")
+    yield text_element(left, y + second, "name", card.name)
     below = y + 36
     if card.bar is not None:
         below += 17
@@ -177,10 +181,10 @@ def _box(placed: PlacedBox) -> Iterator[str]:
     below += GAP
     for line in card.details:
         below += LINE
-        yield _text(left, below, "muted", line)
+        yield text_element(left, below, "muted", line)
     for line in card.blocked:
         below += LINE
-        yield _text(left, below, "stop", line)
+        yield text_element(left, below, "stop", line)
     yield "</g>"
 
 
@@ -200,7 +204,7 @@ def _progress(placed: PlacedBox, left: float, right: float, y: float) -> Iterato
     mark = _mark(card.box.state, blocked=bool(card.box.blocked), x=right - taken - 15, y=y)
     yield from _bar(left, y - BAR, right - taken - left - 26, card.bar or 0.0, height=BAR)
     yield mark
-    yield _text(right, y + 1, "muted", card.state, anchor="end")
+    yield text_element(right, y + 1, "muted", card.state, anchor="end")
 
 
 def _bar(x: float, y: float, width: float, share: float, *, height: float) -> Iterator[str]:
@@ -244,7 +248,7 @@ def _legend(layout: Layout, width: float, y: float) -> tuple[list[str], float]:
             lines.append(f'<rect class="{look}" x="{x:.1f}" y="{top - 9:.1f}" width="11" height="11" rx="3"/>')
         else:
             lines.append(f'<path class="arrow loose" d="M{x:.1f} {top - 3.5:.1f}h12"/>')
-        lines.append(_text(x + 18, top, "muted", said))
+        lines.append(text_element(x + 18, top, "muted", said))
         x += taken
     return lines, (rows * 20 + 10 if items else 0)
 
@@ -259,19 +263,25 @@ def _notes(notes: list[tuple[bool, str]], y: float) -> Iterator[str]:
         at = y + place * _NOTE
         if begins:
             yield f'<path class="try" d="M{MARGIN:.1f} {at:.1f}h11l-5.5 -10z"/>'
-        yield _text(MARGIN + 18, at, "muted note", line)
+        yield text_element(MARGIN + 18, at, "muted note", line)
 
 
-def _text(x: float, y: float, look: str, said: str, *, anchor: str = "") -> str:
+def text_element(x: float, y: float, look: str, said: str, *, anchor: str = "") -> str:
+    """A line of text, escaped; nothing if it is empty."""
     if not said:
         return ""
     where = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text class="{look}" x="{x:.1f}" y="{y:.1f}"{where}>{_clean(said)}</text>'
+    return f'<text class="{look}" x="{x:.1f}" y="{y:.1f}"{where}>{clean(said)}</text>'
 
 
-def _clean(said: str) -> str:
-    # XML cannot represent control characters, not even escaped.
-    return escape(_CONTROL.sub(" ", said))
+def clean(said: str) -> str:
+    """The text as the content of an element."""
+    return escape(cleaned(said))
+
+
+def cleaned(said: str) -> str:
+    """The text without control characters: XML cannot represent them, not even escaped."""
+    return _CONTROL.sub(" ", said)
 
 
 def png(svg: str, *, scale: float = 2) -> bytes:

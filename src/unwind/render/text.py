@@ -91,3 +91,13 @@ def span(seconds: float) -> str:
         if whole >= 2 * size:
             return f"{whole // size}{unit}"
     return f"{whole}s"
+
+
+def duration(seconds: float) -> str:
+    """A duration with two units: 40s, 1m40s, 2h5m, 3d4h."""
+    whole = int(max(0.0, seconds))
+    for size, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}{f'{rest}{below}' if rest else ''}"
+    return f"{whole}s"
