@@ -1,4 +1,4 @@
-"""The built-in hook rules: name, hooks, description and messages, and the rule at BeforeClusterCreate (pure).
+"""The built-in hook rules: name, hooks, description and messages (pure).
 
 Cluster API writes the messages into the Cluster's conditions, so a text that differs each time would be a write each
 time.
@@ -7,22 +7,17 @@ time.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.hooks import Hook
-from unwind.api.sveltos import HelmChartAction
-from unwind.hooks import Rule, Wait
+from unwind.hooks import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from unwind.api.sveltos import ProfileSpec
     from unwind.hooks import Decide
-
-# Seconds. A person creates the missing object and then watches the cluster.
-_RETRY = 5
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -83,48 +78,3 @@ def several(what: Iterable[str]) -> str:
     said = sorted(set(what))
     more = ["and more"] if len(said) > _SHOWN else []
     return "; ".join([*said[:_SHOWN], *more])
-
-
-class ProfileSource(NamedTuple):
-    """A ConfigMap or Secret that a profile refers to."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
-
-
-class Lack(msgspec.Struct, frozen=True):
-    """A source of a profile that is not available."""
-
-    profile: str
-    what: str
-    why: str
-
-
-def needed_sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
-    """The ConfigMaps and Secrets that a profile needs on a cluster of this namespace."""
-    found = [
-        ProfileSource(ref.kind, ref.namespace or namespace, ref.name) for ref in spec.policy_refs if not ref.optional
-    ]
-    for chart in spec.helm_charts:
-        if chart.helm_chart_action == HelmChartAction.INSTALL:
-            found += [
-                ProfileSource(item.kind, item.namespace or namespace, item.name)
-                for item in chart.values_from
-                if not item.optional
-            ]
-    return list(dict.fromkeys(found))
-
-
-def before_create(lacks: Iterable[Lack]) -> Wait | None:
-    """Wait until all sources are available."""
-    said = [f"{lack.profile} needs {lack.what}: {steady(lack.why)}" for lack in lacks]
-    if not said:
-        return None
-    return Wait(
-        f"waiting for sources of add-ons: {several(said)}; create them or correct the profiles",
-        _RETRY,
-    )

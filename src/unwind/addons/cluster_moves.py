@@ -16,7 +16,8 @@ import msgspec
 
 from unwind import logs
 from unwind.addons import cluster_summaries
-from unwind.addons.step_source import effort, is_on_cluster
+from unwind.addons.cluster_deletion_behavior import effort
+from unwind.addons.step_source import is_on_cluster
 from unwind.api.fields import Model
 from unwind.api.meta import ref_of
 from unwind.api.names import OWNERS_ANNOTATION

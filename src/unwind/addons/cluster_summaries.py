@@ -152,6 +152,11 @@ def profile_of(summary: ClusterSummary) -> ProfileKey | None:
     return None
 
 
+def profile_or_self(summary: ClusterSummary) -> ProfileKey:
+    """The profile of a summary; for a summary without an owner, the summary itself."""
+    return profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
+
+
 def owner_uid(summary: ClusterSummary) -> str:
     """The uid of the owning profile; empty if there is none."""
     owner = _owner(summary)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.addons.cluster_deletion_behavior import behaviour
 from unwind.addons.cluster_summaries import that_hold
-from unwind.addons.step_source import behaviour, is_on_cluster, step_name
+from unwind.addons.step_source import is_on_cluster, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.members.targets import cluster_key

@@ -9,17 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind import logs
-from unwind.addons import builtin_rules, cluster_profiles, cluster_summaries, upgrade_rules
-from unwind.addons.builtin_rules import (
-    ADDONS_ALLOW,
-    ADDONS_SETTLED,
-    DEPLOY_AT_ONCE,
-    SOURCES_EXIST,
-    Lack,
-    ProfileSource,
-    steady,
-)
+from unwind.addons import cluster_profiles, cluster_summaries, creation_rules, upgrade_rules
+from unwind.addons.builtin_rules import ADDONS_ALLOW, ADDONS_SETTLED, DEPLOY_AT_ONCE, SOURCES_EXIST, steady
 from unwind.addons.chart_availability import Where
+from unwind.addons.creation_rules import Lack, ProfileSource
 from unwind.addons.summary_deployment import SummaryDeployment
 from unwind.api.capi import Cluster
 from unwind.api.resources import CONFIG_MAPS, SECRETS
@@ -85,11 +78,11 @@ class Rulings:
         # Look up all charts at once: slow lookups are then in progress when they are needed.
         lacks += await self._charts_lacking(known, within=0.0 if lacks else ctx.remaining - _RESERVE)
         if lacks:
-            return builtin_rules.before_create(lacks)
+            return creation_rules.before_create(lacks)
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
         lacks = await self._not_there(ctx.client, now, target)
         lacks += await self._charts_lacking(now, within=0.0)
-        return builtin_rules.before_create(lacks)
+        return creation_rules.before_create(lacks)
 
     def _missing(self, it: ProfileState, target: AddonTarget) -> Iterable[Lack]:
         for source in _sources(it, target):
@@ -193,7 +186,7 @@ class Rulings:
 def _sources(it: ProfileState, target: AddonTarget) -> list[ProfileSource]:
     if not it.carried_out:
         return []
-    return builtin_rules.needed_sources(
+    return creation_rules.needed_sources(
         cluster_summaries.at_home(it.key, it.profile.spec), namespace=target.ref.namespace
     )
 

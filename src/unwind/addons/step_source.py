@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.addons.cluster_summaries import cluster_of, cluster_paused, profile_of
+from unwind.addons.cluster_deletion_behavior import behaviour, effort, planned_effort, said_of
+from unwind.addons.cluster_summaries import cluster_of, cluster_paused, profile_of, profile_or_self
 from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.summary_status import Projections
 from unwind.api.annotation_values import volume_policy
-from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import (
     CLUSTER_UID_ANNOTATION,
-    DELETION_BEHAVIOR_ANNOTATION,
     SVELTOS_PAUSED_ANNOTATION,
     TAKE_ALONG_ANNOTATION,
     ConditionType,
@@ -27,7 +26,6 @@ from unwind.api.sveltos import (
     CLUSTER_PROFILES,
     CLUSTER_SUMMARIES,
     PROFILES,
-    ClusterDeletionBehavior,
     ClusterSummary,
     ClusterType,
     DeploymentType,
@@ -52,12 +50,6 @@ if TYPE_CHECKING:
     from unwind.removal.helm_releases import Releases
     from unwind.teardown.status import StepReport
     from unwind.teardown.step_sources import ClusterVoices, StepPolicies
-
-_EFFORTS = {
-    ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
-    ClusterDeletionBehavior.REMOVE: Effort.TRY,
-    ClusterDeletionBehavior.ENFORCE: Effort.ENFORCE,
-}
 
 
 class AddonAdopter(Protocol):
@@ -127,7 +119,7 @@ class SummarySteps(FollowedSource):
         if self._policies is None or step.effort == Effort.LEAVE:
             return None
         self._targets.add(Key(target.ref.namespace, target.ref.name))
-        profile = _profile(summary) if summary else ProfileKey(CLUSTER_SUMMARIES.kind, "", step.object.name)
+        profile = profile_or_self(summary) if summary else ProfileKey(CLUSTER_SUMMARIES.kind, "", step.object.name)
         own, own_from = effort(summary) if summary else None, _own_from(step.name)
         named = ObjectRef(kind=profile.kind, namespace=profile.namespace, name=profile.name)
         pause = self._policies.conflict(step, SourceKind.PROFILE, target, named=named, own=own, own_from=own_from)
@@ -302,7 +294,7 @@ def _own_from(step: str) -> str:
 
 def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
     """The step of a summary. `required`: whether it counts even without an Inventory (pure)."""
-    profile, behaves = _profile(summary), behaviour(summary)
+    profile = profile_or_self(summary)
     return SourceStep(
         draft=Draft(
             name=step_name(summary),
@@ -313,7 +305,7 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
             depends_on=summary.spec.cluster_profile_spec.depends_on,
             source=SourceKind.PROFILE.value,
             ordered=bool(summary.spec.cluster_profile_spec.depends_on),
-            effort=Effort.LEAVE if isinstance(behaves, Unknown) else _EFFORTS[behaves],
+            effort=planned_effort(summary),
         ),
         said=said_of(summary),
         elsewhere=Elsewhere.YES if is_local(summary) else Elsewhere.PERHAPS,
@@ -332,39 +324,7 @@ def pause_of(summary: ClusterSummary, profile: SeenProfile | None) -> StepPause 
 
 def step_name(summary: ClusterSummary) -> str:
     """The name of a summary's step (pure)."""
-    return "/".join(part for part in _profile(summary) if part)
-
-
-def said_of(summary: ClusterSummary) -> tuple[TeardownNotice, ...]:
-    """The notices of a Teardown about a summary's clusterDeletionBehavior (pure)."""
-    profile, behaves = _profile(summary), behaviour(summary)
-    if isinstance(behaves, Unknown):
-        message = f"clusterDeletionBehavior of {profile}: {behaves}; nothing is removed from this cluster"
-        return (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
-    if (
-        summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
-        and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
-    ):
-        message = f"the API server does not serve clusterDeletionBehavior; {profile}: using {behaves.value}"
-        return (TeardownNotice(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
-    return ()
-
-
-def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
-    """The clusterDeletionBehavior of a summary: the current value, or the last one while the API server served the
-    field."""
-    spec = summary.spec.cluster_profile_spec
-    remembered = summary.metadata.annotations.get(DELETION_BEHAVIOR_ANNOTATION)
-    if spec.cluster_deletion_behavior is not None or remembered is None:
-        return spec.deletion
-    # Not the default: it would remove add-ons that were to be left, or not block where it must.
-    return ClusterDeletionBehavior.read(remembered)
-
-
-def effort(summary: ClusterSummary) -> Effort:
-    """The effort for the Inventories of a summary. They outlast it, so an unknown value counts as Enforce."""
-    behaves = behaviour(summary)
-    return Effort.ENFORCE if isinstance(behaves, Unknown) else _EFFORTS[behaves]
+    return "/".join(part for part in profile_or_self(summary) if part)
 
 
 def is_local(summary: ClusterSummary) -> bool:
@@ -377,11 +337,6 @@ def is_on_cluster(summary: ClusterSummary, target: AddonTarget) -> bool:
     # An earlier cluster of the same name had its own summaries.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
     return cluster_of(summary) == cluster_key(target) and made_for == target.ref.uid
-
-
-def _profile(summary: ClusterSummary) -> ProfileKey:
-    """The profile of a summary; for a summary without an owner, the summary itself."""
-    return profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
 
 
 def _capi_key(summary: ClusterSummary) -> Key | None:

@@ -10,8 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unwind.addons import cluster_summaries, summary_status
+from unwind.addons.cluster_deletion_behavior import effort
 from unwind.addons.matching import ProfileKey, is_paused
-from unwind.addons.step_source import effort, step_name
+from unwind.addons.step_source import step_name
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.addons.summary_withdrawal import SummaryWithdrawal

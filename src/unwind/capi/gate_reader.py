@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.hooks import API_VERSION, BeforeClusterDelete, Hook
-from unwind.capi import hook_registry
+from unwind.capi import hook_rule_calls
 from unwind.hooks import LONGEST, Wait
 from unwind.members import targets
 from unwind.teardown import gate
@@ -64,6 +64,6 @@ class GateReader:
             asked = BeforeClusterDelete(
                 api_version=API_VERSION, kind=f"{hook}Request", cluster=cluster, settings=dict(settings)
             )
-            waits += await hook_registry.ask_rules(rules, asked, client=self._client, within=_WITHIN)
-        wait = hook_registry.together(waits)
+            waits += await hook_rule_calls.ask_rules(rules, asked, client=self._client, within=_WITHIN)
+        wait = hook_rule_calls.together(waits)
         return GateClosed(wait.why, wait.seconds) if wait else verdict

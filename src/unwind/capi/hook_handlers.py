@@ -20,7 +20,7 @@ from unwind.api.hooks import Hook
 from unwind.api.meta import with_condition
 from unwind.api.names import HOOKS_FIELD_MANAGER, ConditionType, Reason
 from unwind.api.unwind import TEARDOWNS
-from unwind.capi import hook_protocol, hook_registry
+from unwind.capi import hook_protocol, hook_rule_calls
 from unwind.capi.gate_reader import GateReader
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
@@ -319,10 +319,10 @@ class HookHandlers:
         """The combined wait of a hook's rules. `broken`: why others cannot be asked, which blocks as well."""
         waits = [Wait(why, LONGEST) for why in broken]
         if rules := self._registry.rules(hook):
-            waits += await hook_registry.ask_rules(
+            waits += await hook_rule_calls.ask_rules(
                 rules, asked, client=self._client, within=max(0.0, request.remaining - _MARGIN)
             )
-        return hook_registry.together(waits)
+        return hook_rule_calls.together(waits)
 
 
 def _answering(hook: Hook, ask: Any) -> Handler:

@@ -46,7 +46,8 @@ from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.machine_caches import MachineCaches
 from unwind.capi.machine_gate_controller import MachineGateController
 from unwind.capi.manifests import cluster_rules
-from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
+from unwind.capi.ok_to_delete_controller import OkToDeleteController
+from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.clock import ServerClock
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview

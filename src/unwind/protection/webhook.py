@@ -1,4 +1,4 @@
-"""The admission webhook of deletion protection: its registration, its answers to DELETE requests, and its reports.
+"""The admission webhook of deletion protection: its answers to DELETE requests, and its reports.
 
 A denial may come from the object or from caches. An allowed request is confirmed by a fresh read if anything but the
 object decides.
@@ -12,16 +12,17 @@ from prometheus_client import Counter
 
 from unwind import logs
 from unwind.api import admission
-from unwind.api.names import DELETE_PROTECTION_LABEL, EventReason
+from unwind.api.names import EventReason
 from unwind.kube.events import Regarding
 from unwind.kube.metrics import OTHER
-from unwind.protection import admission_policies, kinds, object_fields, rules
-from unwind.protection.kinds import EXEMPT, KINDS, Rest
+from unwind.protection import kinds, object_fields, rules
+from unwind.protection.kinds import KINDS, Rest
 from unwind.protection.rules import Contents, Denied, Why
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Response, Route, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Coroutine
 
     from prometheus_client import CollectorRegistry
 
@@ -40,7 +41,6 @@ _CONTROLLER_MANAGER = "system:kube-controller-manager"
 _SYSTEM_ACCOUNTS = "system:serviceaccounts:kube-system"
 # The share of the remaining time that may be used: the response has to arrive as well.
 _SHARE = 0.8
-PROTECTION_PATH = "/admit/deletions"
 log = logs.get(__name__)
 
 _KNOWN = frozenset(KINDS)
@@ -189,110 +189,6 @@ def _unread(body: bytes, error: ValueError) -> Response:
     if asked := admission.barely(body):
         return Response(admission.unreadable(asked, str(error)))
     return refusal(400, str(error))
-
-
-"""The path of the webhook for DELETE requests."""
-LABELS_PATH = "/admit/labels"
-"""The path of the webhook for label values, used without policies."""
-CONTAINERS: tuple[ProtectedKind, ...] = tuple(kind for kind in KINDS if kind.rest)
-"""The kinds that contain others, whose contents decide."""
-
-# Seconds. A DELETE waits for a read of everything in the namespace, or of all resources of the CRD. The same without a
-# label: on a timeout the API server allows the DELETE.
-_PATIENCE = 10
-# Seconds that the write of a label waits for a manager that does not respond.
-_SHORT = 3
-
-
-def webhook_manifest(calling: Callable[[str], Object], *, everything: bool) -> list[Object]:
-    """The webhooks. `calling`: the client config for a path.
-
-    `everything`: also for decisions that policies make if the API server has them.
-    """
-    unlabelled = _webhook(
-        "unlabelled",
-        calling(PROTECTION_PATH),
-        CONTAINERS,
-        operations=("DELETE",),
-        labelled=False,
-        conditions=[admission_policies.STANDING],
-        # It has no label itself, but may contain something protected: a stopped manager never blocks it.
-        failurePolicy="Ignore",
-        timeoutSeconds=_PATIENCE,
-        sideEffects="NoneOnDryRun",
-    )
-    labelled = _webhook(
-        "labelled",
-        calling(PROTECTION_PATH),
-        KINDS if everything else CONTAINERS,
-        operations=("DELETE",),
-        labelled=True,
-        conditions=[admission_policies.STANDING],
-        failurePolicy="Fail",
-        timeoutSeconds=_PATIENCE,
-        sideEffects="NoneOnDryRun",
-    )
-    if not everything:
-        return [labelled, unlabelled]
-    # A webhook of its own: while no manager runs, only requests that could be denied are blocked.
-    others = _webhook(
-        "any-kind",
-        calling(PROTECTION_PATH),
-        None,
-        operations=("DELETE",),
-        labelled=True,
-        conditions=[
-            admission_policies.STANDING,
-            admission_policies.not_of((*KINDS, *EXEMPT)),
-            admission_policies.UNCONTROLLED,
-        ],
-        selecting=[admission_policies.NOT_CASCADING],
-        failurePolicy="Fail",
-        timeoutSeconds=_PATIENCE,
-        sideEffects="NoneOnDryRun",
-    )
-    writing = _webhook(
-        "labels",
-        calling(LABELS_PATH),
-        None,
-        operations=("CREATE", "UPDATE"),
-        labelled=True,
-        conditions=[*admission_policies.NEW_VALUE, admission_policies.not_of(EXEMPT)],
-        # An unknown value protects anyway, so writes do not wait for a stopped manager.
-        failurePolicy="Ignore",
-        timeoutSeconds=_SHORT,
-        sideEffects="None",
-    )
-    return [labelled, unlabelled, others, writing]
-
-
-def _webhook(
-    name: str,
-    client_config: Object,
-    kinds: Iterable[ProtectedKind] | None,
-    *,
-    operations: tuple[str, ...],
-    labelled: bool,
-    conditions: list[Object],
-    selecting: Iterable[Object] = (),
-    **more: Any,
-) -> Object:
-    """`kinds`: None for all. `selecting`: a further requirement on the label."""
-    # The API server's defaults are explicit, so that the stored object can be compared.
-    exists = {"key": DELETE_PROTECTION_LABEL, "operator": "Exists" if labelled else "DoesNotExist"}
-    return {
-        "name": f"{name}.protection.unwind.dev",
-        "clientConfig": client_config,
-        "rules": [admission_policies.any_rule(*operations)]
-        if kinds is None
-        else admission_policies.resource_rules(kinds, operations),
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": {},
-        "objectSelector": {"matchExpressions": [exists, *selecting]},
-        "matchConditions": conditions,
-        "admissionReviewVersions": ["v1"],
-        **more,
-    }
 
 
 class RestoreReporter:

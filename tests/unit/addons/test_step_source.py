@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from unwind.addons.step_source import effort, step_of
+from unwind.addons.cluster_deletion_behavior import effort
+from unwind.addons.step_source import step_of
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference
 from unwind.api.names import DELETION_BEHAVIOR_ANNOTATION, ConditionType
 from unwind.api.sveltos import ClusterSummary, ClusterSummarySpec, ClusterType, ProfileSpec

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.capi.asked import body
 from unwind.api.hooks import Hook
 from unwind.capi import hook_protocol
-from unwind.capi.hook_registry import ask_rules, together
+from unwind.capi.hook_rule_calls import ask_rules, together
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.testing.objects import Objects
 

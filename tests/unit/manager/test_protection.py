@@ -18,7 +18,7 @@ from unwind.kube.shards import Shards
 from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import protection
-from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 if TYPE_CHECKING:
     from unwind.components import Components

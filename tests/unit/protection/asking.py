@@ -19,7 +19,8 @@ from unwind.kube.transport import ServerAnswer
 from unwind.manager.health import new_registry
 from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.kinds import EXEMPT, KINDS, ProtectedKind
-from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH, DenialReporter, ProtectionWebhook
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Request, Response
 
 if TYPE_CHECKING:

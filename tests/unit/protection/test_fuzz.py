@@ -15,7 +15,7 @@ from tests.unit.mangling import Bodies
 from tests.unit.protection.asking import V1, V1BETA1, Known, Webhook, crd, labelled, review
 from unwind.api.names import DELETE_PROTECTION_LABEL as LABEL
 from unwind.protection.kinds import KINDS, ProtectedKind
-from unwind.protection.webhook import LABELS_PATH, PROTECTION_PATH
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 pytestmark = pytest.mark.timeout(900)
 BODIES = [1_000, pytest.param(100_000, marks=pytest.mark.soak)]
