@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,9 +12,10 @@ import yaml
 
 from tests.eventually import eventually
 from tests.plane.support.commands import command, run
-from tests.plane.support.objects import absent, define, new_object
+from tests.plane.support.extension_registration import create_cluster, serve
+from tests.plane.support.objects import absent, define, new_object, until_allowed
 from unwind.api import names, sveltos, unwind
-from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.crds import DEFINITIONS
 from unwind.api.resources import (
     API_SERVICES,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
+    from unwind.local.plane import Plane
 
 
 HOME = "unwind-system"
@@ -361,6 +364,31 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
         if resource_of(manifest) != EXTENSION_CONFIGS:  # which is not served here
             assert await absent(fresh_member.client, resource_of(manifest), metadata["name"], **where)
     assert (await command(fresh_member, "uninstall", "--yes")).out == "Unwind is not installed.\n"
+
+
+async def test_clusters_that_unwind_paused_are_unpaused_and_held_ones_refuse_to_uninstall(
+    plane: Plane, fresh_member: LocalCluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install", "--features", "addons,capi,gates,protection")).code == 0
+    ours, theirs = {names.PAUSED_ANNOTATION: names.PAUSED_BY_GATE}, {names.PAUSED_ANNOTATION: "true"}
+    await create_cluster(client, "living", annotations=ours | {"example.io/theirs": "stays"})
+    await create_cluster(client, "paused", annotations=theirs)
+    held = await create_cluster(client, "held", annotations=ours, finalizers=["example.io/theirs"])
+    uid = held["metadata"]["uid"]
+    await until_allowed(partial(client.delete, CLUSTERS, "held", uid=uid, namespace="default"))
+
+    refusal = (await command(fresh_member, "uninstall", "--yes")).refusal
+    assert "Clusters are being deleted and held: default/held" in refusal
+    removed = (await command(fresh_member, "install", "--features", "addons,capi,protection")).refusal
+    assert "Cluster default/living" in removed
+    free = {"metadata": {"finalizers": None}}
+    await client.patch(CLUSTERS, "held", free, namespace="default")
+    assert (await command(fresh_member, "uninstall", "--yes")).code == 0
+    living, paused = [await client.get(CLUSTERS, name, namespace="default") for name in ("living", "paused")]
+    assert living["metadata"]["annotations"] == {"example.io/theirs": "stays"}
+    assert paused["metadata"]["annotations"] == theirs
 
 
 async def test_an_api_server_without_admission_policies_is_refused_before_anything_is_changed(

@@ -285,6 +285,11 @@ async def _delete_cluster(client: Client, named: Named, uid: str) -> None:
             raise
     else:
         return
+    found = await client.get(named.resource, named.name, namespace=named.where)
+    if (found["metadata"].get("annotations") or {}).get(PAUSED_ANNOTATION, PAUSED_BY_GATE) != PAUSED_BY_GATE:
+        raise UnwindError(
+            f"cannot delete {named}: it is paused (annotation {PAUSED_ANNOTATION})", remedy="unpause it, and retry"
+        )
     await _set_paused(client, named, uid, PAUSED_BY_GATE)
     try:
         await client.delete(named.resource, named.name, uid=uid, namespace=named.where)

@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api import capi, features
 from unwind.api.features import Feature
-from unwind.api.names import MACHINE_GATE_ANNOTATION, Finalizer
+from unwind.api.names import MACHINE_GATE_ANNOTATION, PAUSED_ANNOTATION, PAUSED_BY_GATE, Finalizer
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import TEARDOWNS
 from unwind.errors import UnwindError
@@ -18,7 +18,10 @@ from unwind.install.manifests import called, everything, resource_of
 from unwind.server.manager_names import MANAGER, granted_role, is_ours, with_install_labels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.api.features import Features
+    from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.api.rights import Setting
     from unwind.kube.client import Client
@@ -57,7 +60,7 @@ async def refuse_in_use(client: Client, setting: Setting, before: Features) -> N
         if ends & set(it.finalizers)
     ]
     if Feature.GATES in removed:
-        held += await _held_machines(client)
+        held += await _held_by_gates(client)
     if Feature.CAPI in removed:
         running = await existing_objects.unfinished_teardowns(client)
         held += [
@@ -74,15 +77,17 @@ async def refuse_in_use(client: Client, setting: Setting, before: Features) -> N
         )
 
 
-async def _held_machines(client: Client) -> list[str]:
-    """Machines that Cluster API would never delete, because nothing removes our annotation any more."""
+async def _held_by_gates(client: Client) -> list[str]:
+    """Machines and Clusters that Cluster API would never delete, because nothing removes our annotation any more."""
+    marks: dict[tuple[str, str], Callable[[ObjectMeta], bool]] = {
+        (capi.MACHINES.group, capi.MACHINES.plural): lambda it: MACHINE_GATE_ANNOTATION in it.annotations,
+        (capi.CLUSTERS.group, capi.CLUSTERS.plural): lambda it: it.annotations.get(PAUSED_ANNOTATION) == PAUSED_BY_GATE,
+    }
     return [
         f"{resource.kind} {it.namespace}/{it.name}"
         for kind in await existing_objects.served_kinds(client)
-        if (kind.resource.group, kind.resource.plural) == (capi.MACHINES.group, capi.MACHINES.plural)
-        for resource, it in await existing_objects.bearers(
-            client, kind, lambda it: MACHINE_GATE_ANNOTATION in it.annotations
-        )
+        if (mark := marks.get((kind.resource.group, kind.resource.plural)))
+        for resource, it in await existing_objects.bearers(client, kind, mark)
     ]
 
 

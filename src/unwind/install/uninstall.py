@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.meta import ObjectMeta
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -60,6 +60,9 @@ _REMEMBERED = (names.OWNERS_ANNOTATION, names.CAPI_CLUSTER_ANNOTATION, names.MAC
 _TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
 
 
+_SHOWN = 5
+
+
 class Crd(msgspec.Struct, frozen=True):
     """One of our CRDs, and the number of its custom resources."""
 
@@ -98,6 +101,7 @@ async def survey(
     """
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     await _refuse_running_teardowns(client)
+    await _refuse_held_clusters(client)
     if not leave_addons:
         await uninstall_preconditions.refuse_enforced(client, setting.namespace)
     await uninstall_preconditions.refuse_running_manager(client, setting.namespace)
@@ -175,6 +179,7 @@ async def uninstall(
         try:
             # What began until the manager stopped must keep its finalizers.
             await _refuse_running_teardowns(client)
+            await _refuse_held_clusters(client)
         except UnwindError as error:
             for obj in marks:
                 await _restore(client, obj)
@@ -189,7 +194,11 @@ async def uninstall(
     on_members, failed = await member_handles.release_on_members(client, announce)
     kept += failed
     for resource, metadata in bearers:
-        await _release(client, resource, metadata)
+        if not await _release(client, resource, metadata):
+            kept.append(
+                f"annotation {names.PAUSED_ANNOTATION} of {resource.kind} {_title(metadata)}: it is being deleted, and"
+                " what must be removed from it first is not known"
+            )
         announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
     # Policies go before the kinds and the namespace that they guard.
     policies = [obj for obj in seen.objects if resource_of(obj) in _POLICIES]
@@ -248,6 +257,23 @@ async def _refuse_running_teardowns(client: Client) -> None:
         )
 
 
+async def _refuse_held_clusters(client: Client) -> None:
+    """Raise UnwindError while Cluster API is paused for Clusters that are being deleted: only a manager knows whether
+    something must still be removed from them."""
+    held = [
+        _title(metadata)
+        for kind in await existing_objects.served_kinds(client)
+        if (kind.resource.group, kind.resource.plural) == (CLUSTERS.group, CLUSTERS.plural)
+        for _, metadata in await existing_objects.bearers(client, kind, lambda it: it.terminating and _is_held(it))
+    ]
+    if held:
+        more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+        raise UnwindError(
+            f"cannot uninstall: Clusters are being deleted and held: {', '.join(held[:_SHOWN])}{more}",
+            remedy="wait until a manager has let go of them, or force-release with `unwind release`, and retry",
+        )
+
+
 async def _count(client: Client, crd: Object) -> Crd:
     spec, metadata = crd["spec"], crd["metadata"]
     version = next((version["name"] for version in spec["versions"] if version["served"]), None)
@@ -281,7 +307,16 @@ async def _all_bearers(client: Client) -> tuple[tuple[Resource, ObjectMeta], ...
 
 
 def _bears(metadata: ObjectMeta) -> bool:
-    return bool(existing_objects.our_finalizers(metadata)) or any(name in metadata.annotations for name in _REMEMBERED)
+    return (
+        bool(existing_objects.our_finalizers(metadata))
+        or any(name in metadata.annotations for name in _REMEMBERED)
+        or _is_held(metadata)
+    )
+
+
+def _is_held(metadata: ObjectMeta) -> bool:
+    """Whether Unwind paused Cluster API for the object. Another value of the annotation is not ours."""
+    return metadata.annotations.get(names.PAUSED_ANNOTATION) == names.PAUSED_BY_GATE
 
 
 async def _ours(client: Client, manifest: Object) -> Object | None:
@@ -294,10 +329,13 @@ async def _ours(client: Client, manifest: Object) -> Object | None:
     return {**existing, "apiVersion": resource.api_version, "kind": resource.kind}
 
 
-async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:
-    """Remove our finalizers from one object, and no others, and what the manager remembered on it."""
+async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> bool:
+    """Remove our finalizers from one object, and no others, and what the manager wrote on it. Returns False if Cluster
+    API stays paused for it, because it is being deleted."""
     namespace = metadata.namespace or None
     while True:
+        stays_paused = _is_held(metadata) and metadata.terminating
+        unpaused = (names.PAUSED_ANNOTATION,) if _is_held(metadata) and not stays_paused else ()
         others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
         # uid as precondition, because it may have been recreated; resourceVersion, because the whole list is sent.
         patch = {
@@ -305,7 +343,7 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
                 "uid": metadata.uid,
                 "resourceVersion": metadata.resource_version,
                 "finalizers": others or None,
-                "annotations": dict.fromkeys(_REMEMBERED),
+                "annotations": dict.fromkeys((*_REMEMBERED, *unpaused)),
             }
         }
         try:
@@ -313,17 +351,17 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
                 resource, metadata.name, patch, namespace=namespace, field_manager=names.INSTALL_FIELD_MANAGER
             )
         except NotFoundError:
-            return
+            return True
         except ConflictError:
             try:
                 again = await client.get(resource, metadata.name, namespace=namespace)
             except NotFoundError:
-                return
+                return True
             metadata = msgspec.convert(again["metadata"], ObjectMeta)
             if not _bears(metadata):
-                return
+                return True
         else:
-            return
+            return not stays_paused
 
 
 async def _in_use(client: Client, namespace: str) -> str:
