@@ -16,6 +16,7 @@ from unwind.api.capi import CLUSTERS, MACHINE_SETS, MACHINES
 from unwind.api.names import (
     CLUSTER_NAME_LABEL,
     DELETE_FOR_MOVE_ANNOTATION,
+    DELETION_REQUESTED_BY_ANNOTATION,
     MACHINE_GATE_ANNOTATION,
     PAUSED_ANNOTATION,
 )
@@ -338,6 +339,38 @@ async def test_the_api_server_refuses_to_delete_a_cluster_until_cluster_api_is_p
     assert (await cluster.teardown()).phase is Phase.COMPLETE
     last = max(answered for _, answered in scene.deletion_times().values())
     assert min(*gate.terminated(), *cluster.taken_apart()) > last
+
+
+async def test_a_deletion_is_the_request_where_the_policy_says_so(
+    ground: Ground, gate: MachineScene, manager: Manager
+) -> None:
+    scene = gate.scene
+    await gate.policy("Admission", admission={"onDelete": "Request"})
+    await scene.add_on("web")
+    cluster = await gate.cluster("web", replicas=1)
+    await gate.until_told(lambda it: it.get("gate") == "Armed", "armed")
+    await scene.block("web-0")
+    refused = f"unwind delete cluster/{cluster.name} -n {gate.namespace}"
+    with stopped(manager), pytest.raises(ApiError, match=refused):
+        await cluster.delete()
+    with pytest.raises(ApiError, match=refused):
+        await gate.client.delete(CLUSTERS, cluster.name, uid=cluster.uid, namespace=gate.namespace, dry_run=True)
+    assert PAUSED_ANNOTATION not in ((await cluster.get())["metadata"].get("annotations") or {})
+
+    # As a prune by a GitOps controller: one DELETE, which nothing repeats.
+    await cluster.delete()
+    held = await cluster.teardown(lambda it: it.phase is Phase.HELD)
+    assert held.spec.gate == "Admission"
+    assert held.spec.requested_by == (await cluster.get())["metadata"]["annotations"][DELETION_REQUESTED_BY_ANNOTATION]
+    assert cluster.taken_apart() == []
+    await scene.unblock("web-0")
+    await cluster.until_gone()
+    assert (await cluster.teardown()).phase is Phase.COMPLETE
+    last = max(answered for _, answered in scene.deletion_times().values())
+    assert min(*gate.terminated(), *cluster.taken_apart()) > last
+    # The manager does not delete Clusters: the user did.
+    deleted = ground.management.audit.deletions(resource=CLUSTERS.plural, namespace=gate.namespace)
+    assert not any("unwind" in item.user.username for item in deleted)
 
 
 async def test_a_move_passes_the_gate_admission(gate: MachineScene) -> None:

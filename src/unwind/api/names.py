@@ -28,7 +28,9 @@ MACHINES_FIELD_MANAGER = "unwind-machines"
 """Field manager of the annotation that holds a Machine. While a Teardown holds a Cluster, an admission policy lets no
 other field manager remove it."""
 DELETE_FIELD_MANAGER = "unwind-delete"
-"""Field manager of `unwind delete`, which pauses Cluster API for a Cluster with the gate Admission."""
+"""Field manager of `unwind delete`, which pauses Cluster API for a Cluster with the gate Admission, and of the manager
+where a DELETE does the same (`admission.onDelete: Request`). If the Cluster is not deleted after that, the manager
+unpauses it."""
 DISARM_FIELD_MANAGER = "unwind-disarm"
 """Field manager of `unwind hooks disarm`."""
 HOOKS_FIELD_MANAGER = "unwind-hooks"

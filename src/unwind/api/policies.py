@@ -233,6 +233,32 @@ _SOMETHING = rule(
 )
 
 
+class OnDelete(Word):
+    """What a DELETE of a Cluster with the gate Admission does."""
+
+    REFUSE = "Refuse"
+    """It is refused, and the message has the command."""
+    REQUEST = "Request"
+    """It is the request: the manager pauses Cluster API for the Cluster, so that the teardown starts."""
+
+
+class PolicyAdmission(Model, frozen=True, kw_only=True):
+    """How the gate Admission answers."""
+
+    on_delete: Annotated[
+        str,
+        doc(
+            "What a DELETE of the Cluster does. Request: it starts the teardown, as `unwind delete` does. Without a"
+            " manager that answers, it is refused. If several policies say `gate: Admission`, all must say Request.",
+            choice=OnDelete,
+            default=OnDelete.REFUSE.value,
+        ),
+    ] = OnDelete.REFUSE.value
+
+
+_ADMISSION = rule(f"!has(self.admission) || self.gate == '{Gate.ADMISSION}'", f"admission needs gate: {Gate.ADMISSION}")
+
+
 class TeardownPolicySpec(Model, frozen=True, kw_only=True):
     """Which clusters, and what is removed from them when they are deleted."""
 
@@ -297,6 +323,7 @@ class TeardownPolicySpec(Model, frozen=True, kw_only=True):
             default=Gate.AUTO.value,
         ),
     ] = Gate.AUTO.value
+    admission: Annotated[PolicyAdmission | None, doc("How the gate Admission answers.")] = None
 
 
 class PolicyGate(Word):
@@ -377,6 +404,6 @@ class TeardownPolicy(Model, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: Annotated[
         TeardownPolicySpec,
-        doc("The policy.", required=True, **{"x-kubernetes-validations": [_SOMETHING]}),
+        doc("The policy.", required=True, **{"x-kubernetes-validations": [_SOMETHING, _ADMISSION]}),
     ] = TeardownPolicySpec()
     status: Annotated[TeardownPolicyStatus, doc("What the policy selects.")] = TeardownPolicyStatus()

@@ -11,19 +11,29 @@ meanwhile, so this costs no time.
 
 Admission: the API server refuses to delete the Cluster unless Cluster API is paused for it, by the annotation
 cluster.x-k8s.io/paused with a value of our own. Cluster API looks at it before it looks at the deletion. Only the
-Cluster itself is paused: its Machines are still replaced. The annotation is removed when the gate opens.
+Cluster itself is paused: its Machines are still replaced. The annotation is removed when the gate opens. If the Cluster
+is not deleted after it was paused, because the DELETE failed or was never sent, it is removed after a while.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.fields import Unknown
-from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION, MACHINES_FIELD_MANAGER, PAUSED_ANNOTATION
+from unwind.api.names import (
+    CLUSTER_NAME_LABEL,
+    DELETE_FIELD_MANAGER,
+    MACHINE_GATE_ANNOTATION,
+    MACHINES_FIELD_MANAGER,
+    PAUSED_ANNOTATION,
+    PAUSED_BY_GATE,
+)
 from unwind.api.unwind import Gate
 from unwind.capi.machine_caches import is_armed
+from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
@@ -43,8 +53,9 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.capi.gate_reader import GateReader
     from unwind.capi.machine_caches import MachineCaches
+    from unwind.clock import Clock
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
@@ -56,6 +67,8 @@ log = logs.get(__name__)
 
 VALUE = "unwind"
 """The value of the annotation: the owner of the hook."""
+PAUSE_LASTS = timedelta(minutes=10)
+"""How long Cluster API stays paused for a Cluster that is not deleted after all."""
 # Seconds until a cache has caught up with a fresh read.
 _SOON = 0.5
 # Seconds until the owner of a Machine is read again, if that failed.
@@ -89,8 +102,9 @@ class MachineGateController(Controller[Key]):
         hooks: HookSettings,
         owner: ShardOwner,
         metrics: Metrics,
+        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics)
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
         self._machines = machines
         self._gates = gates
@@ -143,21 +157,25 @@ class MachineGateController(Controller[Key]):
             return await self._release_orphans(key, machines)
         if cluster.metadata.terminating:
             return await self._hold(key, cluster, machines)
+        again = None
+        if cluster.held:
+            resource, now = self._caches.clusters.resource, self._clock.now()
+            again = await end_pause(self._client, resource, cluster.metadata, now=now)
         chosen = self._gates.of(targets.of_capi(cluster))
         if isinstance(chosen, Unknown):
-            return None  # neither armed nor disarmed
+            return again  # neither armed nor disarmed
         armed = [machine for machine in machines if is_armed(machine)]
         if chosen is Gate.MACHINES:
             await self._arm(key, machines)
             armed = [machine for machine in armed if machine.deletion_timestamp]
         if not armed:
-            return None
+            return again
         # Fresh, because with the deletion of the Cluster these Machines hold it.
         if await self._read(key, uid=cluster.metadata.uid) != "alive":
             return _SOON
         why = "the Cluster is not being deleted" if chosen is Gate.MACHINES else "no policy chooses this gate"
         await self._disarm(key, armed, why)
-        return None
+        return again
 
     async def _release_orphans(self, key: Key, machines: Iterable[Metadata]) -> float | None:
         armed = [machine for machine in machines if is_armed(machine)]
@@ -297,6 +315,51 @@ async def unpause(
         await client.patch(resource, cluster.name, patch, namespace=cluster.namespace, field_manager=field_manager)
     except (NotFoundError, ConflictError):
         return  # it is gone; the change comes as an event
+
+
+async def end_pause(client: Client, resource: Resource, cluster: ObjectMeta, *, now: datetime) -> float | None:
+    """Let Cluster API continue with a Cluster that was paused to be deleted, and was not. Seconds until then; None if
+    there is nothing to do. Not if a user paused it: then the user deletes it, or unpauses it."""
+    try:
+        found = await client.get(resource, cluster.name, namespace=cluster.namespace)
+    except NotFoundError:
+        return None  # the change comes as an event
+    meta = found["metadata"]
+    since = paused_since(found)
+    if meta["uid"] != cluster.uid or meta.get("deletionTimestamp") or since is None:
+        return None
+    left = (since + PAUSE_LASTS - now).total_seconds()
+    if left > 0:
+        return left
+    # Only if it is unchanged: from its deletion on, the pause holds it.
+    guard = {"uid": cluster.uid, "resourceVersion": meta["resourceVersion"]}
+    patch = {"metadata": guard | {"annotations": {PAUSED_ANNOTATION: None}}}
+    try:
+        await client.patch(
+            resource, cluster.name, patch, namespace=cluster.namespace, field_manager=MACHINES_FIELD_MANAGER
+        )
+    except (NotFoundError, ConflictError):
+        return _SOON
+    log.info("cluster unpaused, it was not deleted", cluster=f"{cluster.namespace}/{cluster.name}", uid=cluster.uid)
+    return None
+
+
+def paused_since(cluster: Object) -> datetime | None:
+    """When Unwind paused Cluster API for a Cluster, to delete it; None if it did not (pure)."""
+    metadata = cluster["metadata"]
+    if (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) != PAUSED_BY_GATE:
+        return None
+    written = [
+        entry["time"]
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("manager") == DELETE_FIELD_MANAGER and entry.get("time") and _writes_pause(entry)
+    ]
+    return datetime.fromisoformat(max(written)) if written else None
+
+
+def _writes_pause(entry: Object) -> bool:
+    of_metadata = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
+    return f"f:{PAUSED_ANNOTATION}" in (of_metadata.get("f:annotations") or {})
 
 
 def _unarmed(machines: Iterable[Metadata]) -> list[Metadata]:

@@ -109,9 +109,14 @@ _DELETES = " && ".join(
     (
         "!has(oldObject.metadata.deletionTimestamp)",
         "!request.options.?preconditions.?resourceVersion.hasValue()",
-        f"{annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username",
+        "({})",
     )
 )
+_NOT_RECORDED = (
+    f"{annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username"
+)
+# An earlier DELETE of this user may have been refused.
+_NOT_PAUSED = f"!{annotation('oldObject', names.PAUSED_ANNOTATION)}.hasValue()"
 
 
 def _asking(setting: Setting) -> list[dict[str, Any]]:
@@ -130,6 +135,8 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
         "scope": "Cluster",
     }
     rules = {Feature.CAPI: rule, Feature.KARMADA: members}
+    may_start = Feature.GATES in setting.features
+    deletes = _DELETES.format(f"{_NOT_RECORDED} || {_NOT_PAUSED}" if may_start else _NOT_RECORDED)
     asking = {
         "name": "clusters.gate.unwind.dev",
         "clientConfig": webhook(setting, CLUSTERS_PATH),
@@ -142,7 +149,7 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
         "matchConditions": [
             {
                 "name": "somebody-decides",
-                "expression": f"request.operation == 'DELETE' ? ({_DELETES}) : ({_RELEASES})",
+                "expression": f"request.operation == 'DELETE' ? ({deletes}) : ({_RELEASES})",
             }
         ],
         # The user name is worth recording, but not worth blocking a request.

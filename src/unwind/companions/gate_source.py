@@ -56,6 +56,10 @@ class PolicyGates:
     def holds(self, target: AddonTarget) -> bool:
         return self.settled and self.of(target) in (Gate.MACHINES, Gate.ADMISSION)
 
+    async def requested_by(self, target: AddonTarget) -> tuple[str, ...]:
+        """The policies by which a DELETE of a Cluster starts its teardown, read from the API server."""
+        return policies.requesting((await self._policies.of(target)).policies)
+
     def follow(self, changed: Callable[[], None]) -> None:
         def namespace_changed(change: Change[Metadata]) -> None:
             if self._caches.settled and labels_of(change.old) != labels_of(change.new):

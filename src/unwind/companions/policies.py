@@ -16,7 +16,7 @@ import msgspec
 from unwind.api.annotation_values import OnDeadline, parse_duration
 from unwind.api.fields import Unknown
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, RESELECT_ANNOTATION
-from unwind.api.policies import DrainPhase, Operator, SourceKind, TeardownPolicy
+from unwind.api.policies import DrainPhase, OnDelete, Operator, SourceKind, TeardownPolicy
 from unwind.api.resources import BUILT_IN_GROUPS
 from unwind.api.unwind import Effort, Gate, PolicyRef
 
@@ -110,6 +110,8 @@ def unknown_words(policy: TeardownPolicy) -> list[str]:
     found += _unknown_in_drain(spec.drain) if spec.drain else []
     if isinstance(gate := Gate.read(spec.gate), Unknown):
         found.append(f"gate: {gate}")
+    if spec.admission and isinstance(on_delete := OnDelete.read(spec.admission.on_delete), Unknown):
+        found.append(f"admission.onDelete: {on_delete}")
     if spec.deadline and isinstance(deadline := parse_duration(spec.deadline), Unknown):
         found.append(f"deadline: {deadline}")
     if isinstance(on_deadline := OnDeadline.read(spec.on_deadline), Unknown):
@@ -320,6 +322,17 @@ def effective_gate(policies: Sequence[TeardownPolicy], *, has_class: bool) -> Ef
         calls = "calls the hook" if has_class else "calls no hook for a Cluster without ClusterClass"
         why = f"{why}; Cluster API {calls}"
     return EffectiveGate(kind=kind, why=why, asked=chosen is not Gate.NONE, conflict=conflict)
+
+
+def requesting(policies: Iterable[TeardownPolicy]) -> tuple[str, ...]:
+    """The policies by which a DELETE of a cluster that they select starts its teardown: all that say `gate: Admission`
+    must say so, and all values must be known. Empty: it is refused, or has another gate."""
+    found = list(policies)
+    chosen = [policy for policy in found if policy.spec.gate == Gate.ADMISSION]
+    agreed = all(policy.spec.admission and policy.spec.admission.on_delete == OnDelete.REQUEST for policy in chosen)
+    if not agreed or any(map(unknown_words, found)):
+        return ()
+    return tuple(policy.metadata.name for policy in chosen)
 
 
 # Deadline

@@ -482,6 +482,7 @@ def _machine_gates(context: ManagerContext, shared: Shared, registry: HookRegist
         hooks=shared.registration,
         owner=context.shards,
         metrics=context.metrics,
+        clock=ServerClock(context.client.time),
     )
     return registry, shared.machines, controller
 
@@ -541,8 +542,13 @@ def attribution(context: ManagerContext, shared: Shared) -> Components:
         )
     if Feature.KARMADA in features:
         warnings[MEMBER_CLUSTERS.group] = partial(unjoin_warning.unjoin_warning, shared.karmada_caches)
+    requests = shared.gates.requested_by if Feature.GATES in features and shared.gates else None
     return Components(
-        routes=(cluster_admission.route(context.client, lambda: caches.clusters.resource, warnings=warnings),),
+        routes=(
+            cluster_admission.route(
+                context.client, lambda: caches.clusters.resource, warnings=warnings, requests=requests
+            ),
+        ),
         ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(context.namespace)),),
     )
 

@@ -13,7 +13,7 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
 from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
 from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
-from unwind.capi.cluster_admission import DeletionWarning, answer, released, restrategised
+from unwind.capi.cluster_admission import DeletionRequests, DeletionWarning, answer, released, restrategised
 from unwind.kube.errors import UnreachableError
 from unwind.server.routes import Request, Response
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unwind.kube.client import Client
+    from unwind.members.targets import AddonTarget
 
 POINTER = "/metadata/annotations/unwind.dev~1force-release-by"
 ADD = [{"op": "add", "path": POINTER, "value": "alice"}]
@@ -90,18 +91,26 @@ class Clusters:
         self.away = away
         self.patches: list[dict[str, Any]] = []
 
-    async def patch(self, _: object, name: str, patch: dict[str, Any], *, namespace: str) -> None:
+    async def patch(
+        self, _: object, name: str, patch: dict[str, Any], *, namespace: str, field_manager: str = ""
+    ) -> None:
+        del field_manager
         if self.away:
             raise UnreachableError("nobody is there")
         self.patches.append({"name": name, "namespace": namespace, **patch})
 
 
 async def asked(
-    clusters: Clusters, warnings: Mapping[str, DeletionWarning] | None = None, **request: Any
+    clusters: Clusters,
+    warnings: Mapping[str, DeletionWarning] | None = None,
+    requests: DeletionRequests | None = None,
+    **request: Any,
 ) -> dict[str, Any]:
     whole = {"uid": "q-1", "userInfo": {"username": "alice"}, **request}
     body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole})
-    answered: Response = await answer(cast("Client", clusters), lambda: CLUSTERS, warnings or {}, body, about())
+    answered: Response = await answer(
+        cast("Client", clusters), lambda: CLUSTERS, warnings or {}, body, about(), requests=requests
+    )
     assert answered.status == 200
     response: dict[str, Any] = msgspec.json.decode(answered.body)["response"]
     assert response["uid"] == "q-1"
@@ -186,6 +195,71 @@ async def test_a_deletion_goes_on_where_its_warning_fails() -> None:
     kind = {"group": CLUSTERS.group, "kind": "Cluster"}
     response = await asked(Clusters(), {CLUSTERS.group: broken}, operation="DELETE", kind=kind, oldObject=cluster())
     assert "warnings" not in response
+
+
+# A DELETE that is the request for a teardown
+
+CAPI = {"group": CLUSTERS.group, "kind": "Cluster"}
+
+
+async def by_policy(target: AddonTarget) -> tuple[str, ...]:
+    assert target.ref.uid == "u-1"
+    return ("production",)
+
+
+async def test_a_deletion_that_is_the_request_pauses_the_cluster_and_says_how_to_follow_it() -> None:
+    clusters = Clusters()
+    # Also if an earlier one of the same user was refused.
+    old = cluster(annotations={"unwind.dev/deletion-requested-by": "alice"})
+    response = await asked(clusters, requests=by_policy, operation="DELETE", kind=CAPI, oldObject=old)
+    annotations = {"unwind.dev/deletion-requested-by": "alice", "cluster.x-k8s.io/paused": "unwind.dev"}
+    metadata = {"uid": "u-1", "annotations": annotations}
+    assert clusters.patches == [{"name": "c", "namespace": "default", "metadata": metadata}]
+    [warning] = response["warnings"]
+    assert "TeardownPolicy production" in warning
+    assert "unwind status c" in warning
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"dryRun": True},
+        {"options": {"preconditions": {"resourceVersion": "7"}}},
+        {"options": {"propagationPolicy": "Foreground"}},
+        {"oldObject": cluster(finalizers=["foregroundDeletion"])},
+        {"oldObject": cluster(deletionTimestamp="2026-01-01T00:00:00Z")},
+        {"oldObject": cluster(annotations={"cluster.x-k8s.io/paused": "unwind.dev"})},
+        {"oldObject": cluster(annotations={"cluster.x-k8s.io/paused": ""})},
+        {"oldObject": cluster(annotations={"clusterctl.cluster.x-k8s.io/delete-for-move": ""})},
+        {"oldObject": {**cluster(), "spec": {"paused": True}}},
+        {"oldObject": cluster(labels={"policy.kruise.io/delete-protection": "Always"})},
+        {"kind": {"group": "cluster.karmada.io", "kind": "Cluster"}},
+        {"operation": "UPDATE", "object": cluster()},
+        {"userInfo": {}},
+    ],
+)
+async def test_no_other_deletion_pauses_a_cluster(request_: dict[str, Any]) -> None:
+    clusters = Clusters()
+    whole = {"operation": "DELETE", "kind": CAPI, "oldObject": cluster(), **request_}
+    await asked(clusters, requests=by_policy, **whole)
+    assert not any("cluster.x-k8s.io/paused" in one["metadata"]["annotations"] for one in clusters.patches)
+
+
+async def test_a_cluster_whose_policies_do_not_say_so_or_cannot_be_read_is_not_paused() -> None:
+    async def refuse(target: AddonTarget) -> tuple[str, ...]:
+        del target
+        return ()
+
+    async def fail(target: AddonTarget) -> tuple[str, ...]:
+        raise UnreachableError(f"no answer about {target}")
+
+    for requests in (refuse, fail, None):
+        clusters = Clusters()
+        response = await asked(clusters, requests=requests, operation="DELETE", kind=CAPI, oldObject=cluster())
+        assert "warnings" not in response
+        assert [set(one["metadata"]["annotations"]) for one in clusters.patches] == [
+            {"unwind.dev/deletion-requested-by"}
+        ]
 
 
 async def test_what_is_no_review_is_refused_with_a_sentence() -> None:

@@ -238,3 +238,22 @@ def test_works_can_only_be_enforced() -> None:
     tried = policy(sources=({"kind": "Work", "effort": "Try"},))
     assert policies.unknown_words(tried) == ["source Work has the effort Try, but only Enforce is possible"]
     assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
+
+
+ADMISSION: dict[str, Any] = {"sources": (), "gate": "Admission"}
+REQUEST: dict[str, Any] = {**ADMISSION, "admission": {"onDelete": "Request"}}
+
+
+def test_a_deletion_is_the_request_only_if_all_policies_with_that_gate_say_so() -> None:
+    assert policies.requesting([policy("a", **REQUEST)]) == ("a",)
+    assert policies.requesting([policy("a", **REQUEST), policy("b", **REQUEST), policy("c")]) == ("a", "b")
+    assert policies.requesting([policy("a", **REQUEST), policy("b", **ADMISSION)]) == ()
+    assert policies.requesting([policy("a", **REQUEST), policy("b", gate="Often")]) == ()
+    assert policies.requesting([policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}})]) == ()
+    assert policies.requesting([policy("a")]) == ()
+    assert policies.requesting([]) == ()
+
+
+def test_an_unknown_answer_of_the_gate_holds() -> None:
+    found = policies.unknown_words(policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}}))
+    assert found == ["admission.onDelete: 'Perhaps' is not known"]
