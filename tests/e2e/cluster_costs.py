@@ -16,7 +16,7 @@ from tests.e2e.gated_clusters import MEMBER, GatedCluster, GateScene
 from tests.eventually import eventually
 from tests.plane.support.commands import command, json_of, kubectl
 from tests.plane.support.objects import crd, new_object
-from unwind.api.capi import MACHINE_POOLS, MACHINES
+from unwind.api.capi import MACHINE_POOLS, MACHINE_SETS, MACHINES
 from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION, Reason
 from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import (
@@ -113,6 +113,7 @@ class CostScene(GateScene):
         self.operator = TestOperator(INGRESSES, self.kind, namespace=namespace)
         self.uids: set[str] = set()
         """What was made with kubectl, and has to go."""
+        self._workers = _WORKERS
 
     @property
     def cloud(self) -> LoadBalancers:
@@ -168,7 +169,7 @@ class CostScene(GateScene):
         else:
             cluster = await self.cluster(name=_NAME, topology=self.gate is Gate.HOOK)
         nodes = stubs.machine_pool if self.gate is Gate.ADMISSION else stubs.workers
-        for resource, body in nodes(_NAME, self.namespace, replicas=_WORKERS, version=version):
+        for resource, body in nodes(_NAME, self.namespace, replicas=self._workers, version=version):
             await self.client.create(resource, body)
         for profile in ("web", "operator"):
             await self.until_on(cluster, profile)
@@ -192,7 +193,7 @@ class CostScene(GateScene):
 
     async def until_machines(self) -> None:
         """Return when all Machines exist, and hold the cluster if that is its gate."""
-        count = {Gate.HOOK: _WORKERS, Gate.MACHINES: _WORKERS + 1, Gate.ADMISSION: 0}[self.gate]
+        count = {Gate.HOOK: self._workers, Gate.MACHINES: self._workers + 1, Gate.ADMISSION: 0}[self.gate]
 
         async def ready() -> bool:
             found = [it["metadata"] for it in await self.machines()]
@@ -200,6 +201,13 @@ class CostScene(GateScene):
             return len(found) == count and (self.gate is not Gate.MACHINES or all(armed))
 
         await eventually(ready, f"{count} Machines", within=_LONG)
+
+    async def grow(self) -> None:
+        """Add a worker, and return when it holds the cluster, too."""
+        self._workers += 1
+        replicas = {"spec": {"replicas": self._workers}}
+        await self.client.patch(MACHINE_SETS, f"{_NAME}-workers", replicas, namespace=self.namespace)
+        await self.until_machines()
 
     async def machines(self) -> list[Object]:
         labels = f"{CLUSTER_NAME_LABEL}={_NAME}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.drains import DrainScene
+from tests.plane.support.killed_managers import progress_signature
 from unwind.api.names import Reason
 from unwind.api.resources import INGRESSES, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
@@ -19,30 +21,44 @@ from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.plane.support.killed_managers import Signature
     from unwind.local.plane import Plane
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
-_MOST = 200
 _LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
+# What every manager writes to be one at all, and what it only tells people.
+_NOT_COUNTED = ("/leases", "/events")
 
 
 class Life:
-    """One process of the manager. It ends at its n-th write: before that is sent, or before it is answered."""
+    """One process of the manager. It ends at the first write at which not enough of them have ended: one before the
+    write is sent, and one before it is answered."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, killed: Counter[Signature]) -> None:
         self.over = asyncio.Event()
         self.begun = False
-        self._left, self._sent = number, number % 2 == 0
+        self._killed = killed
+        self._ending = False
 
-    async def write(self, send: Any) -> Any:
-        self._left -= self.begun
-        if self._left > 0:
+    async def write(self, which: Signature, send: Callable[[], Awaitable[bytes]]) -> bytes:
+        if self._ending:
+            return await _never()
+        if not self.begun or self._killed[which] == 2:
             return await send()
-        if self._left == 0 and self._sent:
+        self._ending = True
+        self._killed[which] += 1
+        if self._killed[which] == 2:
             await send()
         self.over.set()
-        return await asyncio.Event().wait()
+        return await _never()
+
+
+async def _never() -> bytes:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +66,15 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the writes of each client that a manager uses end its life."""
     call = Client._call
 
-    async def counted(self: Client, verb: str, resource: Any, method: str, *arguments: Any, **more: Any) -> Any:
+    async def counted(self: Client, verb: str, resource: Any, method: str, path: str, **more: Any) -> bytes:
         life = _LIFE.get()
 
         async def send() -> bytes:
-            return await call(self, verb, resource, method, *arguments, **more)
+            return await call(self, verb, resource, method, path, **more)
 
-        return await (life.write(send) if life and method != "GET" else send())
+        if life is None or method == "GET" or any(part in path for part in _NOT_COUNTED):
+            return await send()
+        return await life.write(progress_signature(method, path, more.get("body") or b""), send)
 
     monkeypatch.setattr(Client, "_call", counted)
 
@@ -82,11 +100,9 @@ async def test_a_drain_that_is_killed_at_each_write_removes_leaves_and_proves_th
     drain = {"loadBalancers": "Enforce", "exclude": {"matchLabels": {"unwind.dev/keep": "true"}}}
     await it.policy("prod", drain)
     await it.cluster.delete()
-    lives = 0
+    killed: Counter[Signature] = Counter()
     while (ended := await _ended(it)) is None:
-        lives += 1
-        assert lives < _MOST
-        life = Life(lives)
+        life = Life(killed)
         token = _LIFE.set(life)
         # The tasks of the manager are created with this life, and the test itself goes on without.
         running = it.manager(clock=SYSTEM)
@@ -99,7 +115,9 @@ async def test_a_drain_that_is_killed_at_each_write_removes_leaves_and_proves_th
         for task in (finished, dead):
             task.cancel()
         await running.__aexit__(None, None, None)
-    assert lives > 5
+    print(f"{killed.total()} kills at {len(killed)} writes:")
+    for item in killed:
+        print("  ", *item)
     assert ended.phase is Phase.COMPLETE
     assert service.uid not in it.cloud.load_balancers
     assert not await it.exists(INGRESSES, "web")
@@ -111,6 +129,10 @@ async def test_a_drain_that_is_killed_at_each_write_removes_leaves_and_proves_th
         f"PersistentVolumeClaim {it.namespace}/data": Reason.KEPT_BY_POLICY,
     }
     deleted = it.cluster.member.audit.deletions(resource="services", namespace=it.namespace)
-    assert {entry.object_ref.name for entry in deleted} == {"shop"}
+    assert [entry.uid for entry in deleted] == [service.uid]
+    # It was there at all that matters: the plan, what is recorded with its uid, and each deletion.
+    kinds = {(method, path.split("/")[-1]) for method, path, _ in killed}
+    assert {("POST", "teardowns"), ("POST", "inventories"), ("DELETE", "shop"), ("DELETE", "web")} <= kinds
+    assert {count for which, count in killed.items() if which[0] in ("POST", "DELETE")} == {2}
     await it.forget_policies()
     await it.cluster.let_go()

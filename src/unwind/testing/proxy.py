@@ -125,10 +125,12 @@ class Interceptor:
     TLS ends here, which makes the requests visible: the program must use `connection`.
     """
 
-    def __init__(self, server: ClusterConnection, *, before: Seen, after: Seen) -> None:
+    def __init__(self, server: ClusterConnection, *, before: Seen, after: Seen, user_agent: str = "") -> None:
         """`before` is awaited with the method, path and body of every write before it is forwarded, `after` when it was
-        answered, before the program gets the response. What they raise becomes the response."""
+        answered, before the program gets the response. What they raise becomes the response. `user_agent`: only for
+        writes with this user agent, if other programs use the connection, too."""
         self._server = server
+        self._user_agent = user_agent
         self._before = before
         self._after = after
         self._authority = Authority("unwind-testing-interceptor")
@@ -175,7 +177,7 @@ class Interceptor:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         assert self._session  # noqa: S101 - made above
-        writes = request.method in _WRITES
+        writes = request.method in _WRITES and self._user_agent in ("", request.headers.get("User-Agent"))
         body = await request.read()
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _OWN}
         if isinstance(self._server.credential, Token):

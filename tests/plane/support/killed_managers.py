@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+from collections import Counter
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Signature = tuple[str, str, str]
 
 
-def manage(path: str, namespace: str, log: str) -> None:
+def manage(path: str, namespace: str, log: str, roles: str, listen: str) -> None:
     """What a manager's process does: `unwind run`, with all that it says in a file."""
     with Path(log).open("ab") as words:
         os.dup2(words.fileno(), 1)
@@ -35,8 +37,8 @@ def manage(path: str, namespace: str, log: str) -> None:
     run(
         kubeconfig=Path(path),
         namespace=namespace,
-        roles="controllers",
-        listen="127.0.0.1:0",
+        roles=roles,
+        listen=listen,
         metrics_listen="127.0.0.1:0",
         log_format="json",
     )
@@ -45,8 +47,10 @@ def manage(path: str, namespace: str, log: str) -> None:
 class Managers:
     """One manager after the other, each a process of its own."""
 
-    def __init__(self, path: Path, namespace: str, log: Path) -> None:
-        self._told = (str(path), namespace, str(log))
+    def __init__(self, path: Path, namespace: str, log: Path, *, serving: str = "") -> None:
+        """`serving`: the address at which they serve hooks and webhooks; by default they do not."""
+        serves = ("controllers,serving", serving) if serving else ("controllers", "127.0.0.1:0")
+        self._told = (str(path), namespace, str(log), *serves)
         # From a process that has read all modules already: that is most of what it takes to start one.
         self._start = multiprocessing.get_context("forkserver")
         self._start.set_forkserver_preload(["unwind.cli.run", "unwind.manager.process"])
@@ -109,34 +113,76 @@ def detailed_signature(method: str, path: str, body: bytes) -> Signature:
     return method, path, fields
 
 
+def progress_signature(method: str, path: str, body: bytes) -> Signature:
+    """The same, and how far a teardown has come: the state of each step, the entries of an Inventory, each mark."""
+    it: Any = None
+    with suppress(msgspec.DecodeError):
+        it = msgspec.json.decode(body)
+    if method != "PATCH":
+        return detailed_signature(method, path, body)
+    if isinstance(it, list):  # a JSON patch
+        return method, path, " ".join(sorted(f"{one['op']} {one['path']}" for one in it if one["op"] != "test"))
+    method, path, fields = detailed_signature(method, path, body)
+    it = it if isinstance(it, dict) else {}
+    metadata, spec, status = (it.get(part) or {} for part in ("metadata", "spec", "status"))
+    found = [f"{mark}{'' if value else '=none'}" for mark, value in (metadata.get("annotations") or {}).items()]
+    for key, entry in (spec.get("entries") or {}).items():
+        found += [f"{key}.{inner}" for inner in entry or ["none"]]
+    found += [str(status["phase"])] if "phase" in status else []
+    found += [f"{step.get('name')}={step.get('state')}" for step in status.get("steps") or ()]
+    return method, path, " ".join([fields, *sorted(found)])
+
+
+class Moment(Enum):
+    """When a manager is killed at a write."""
+
+    BEFORE = "before it is passed on"
+    AFTER = "before it is answered"
+
+
 class Killer:
-    """Kills the manager at each write that it has not killed one at: before it is passed on, or before it is answered.
+    """Kills the manager at each write that it has not killed one at: before it is passed on, or before it is answered,
+    or first the one and then, when the next manager repeats the write, the other.
 
     A write at which it is going to strike is alone on its way: another that is under way when the manager dies was
     neither before nor after anything.
     """
 
     def __init__(
-        self, managers: Managers, *, before: bool, tell_apart: Callable[[str, str, bytes], Signature] = signature
+        self,
+        managers: Managers,
+        *,
+        before: bool,
+        tell_apart: Callable[[str, str, bytes], Signature] = signature,
+        twice: bool = False,
     ) -> None:
+        """`twice`: at both moments."""
         self._managers = managers
-        self._before = before
+        self._moments = (Moment.BEFORE, Moment.AFTER) if twice else (Moment.BEFORE if before else Moment.AFTER,)
         self._tell_apart = tell_apart
         self._holder: asyncio.Task[Any] | None = None
+        self._struck: Counter[Signature] = Counter()
+        self.armed = True
+        """While it is not, every write passes."""
         self.killed: dict[Signature, None] = {}
+
+    @property
+    def kills(self) -> int:
+        return self._struck.total()
 
     async def before(self, method: str, path: str, body: bytes) -> None:
         # What every manager writes to be one at all, and what it only tells people.
-        if "/leases" in path or "/events" in path:
+        if not self.armed or "/leases" in path or "/events" in path:
             return
         writer = self._managers.process
         await eventually(lambda: not self._holder or self._holder.done(), "the write before it", every=0.002)
         if writer is not self._managers.process or not writer or not writer.is_alive():
             raise web.HTTPServiceUnavailable  # of a manager that is dead by now
-        if self._tell_apart(method, path, body) in self.killed:
+        struck = self._struck[self._tell_apart(method, path, body)]
+        if struck == len(self._moments):
             return
         self._holder = asyncio.current_task()
-        if self._before:
+        if self._moments[struck] is Moment.BEFORE:
             await self._strike(method, path, body)
 
     async def after(self, method: str, path: str, body: bytes) -> None:
@@ -144,7 +190,9 @@ class Killer:
             await self._strike(method, path, body)
 
     async def _strike(self, method: str, path: str, body: bytes) -> None:
-        self.killed[self._tell_apart(method, path, body)] = None
+        which = self._tell_apart(method, path, body)
+        self.killed[which] = None
+        self._struck[which] += 1
         try:
             await self._managers.kill()
         finally:
