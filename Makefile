@@ -21,7 +21,7 @@ LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-
 
 # The long tests that guard data: a kill at every write, crashes, lost clusters, hooks, registration, and every command of
 # the documentation.
-GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_companions_killed.py test_works_killed.py test_unjoin_killed.py test_unjoin_troubles.py \
+GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_drain_killed.py test_companions_killed.py test_works_killed.py test_unjoin_killed.py test_unjoin_troubles.py \
 	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
 	test_clusters_deleted.py test_clusters_lost.py)
 
