@@ -101,6 +101,8 @@ class ManagerContext:
         best_effort: float,
         keep_teardowns: timedelta,
         protection: Protection = Protection(),  # noqa: B008 - frozen
+        notification_hosts: frozenset[str] = frozenset(),
+        notification_ca: bytes = b"",
         segments: Segments | None = None,
         answering: Answering | None = None,
     ) -> None:
@@ -127,6 +129,10 @@ class ManagerContext:
         """How long finished Teardowns are kept."""
         self.protection = protection
         """How deletion protection is enforced, and what may be read for it. The feature gate enables it."""
+        self.notification_hosts = notification_hosts
+        """Hosts of sinks that may be in a private network."""
+        self.notification_ca = notification_ca
+        """CAs of sinks besides those of the system, as PEM."""
         self.segments = segments or Segments()
         """The secret segments of webhook and hook paths."""
         self.answering = answering or Answering(client, lambda: True, self.segments)

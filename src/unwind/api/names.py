@@ -137,6 +137,8 @@ SET_ASIDE_ANNOTATION = "unwind.dev/set-aside-reason"
 """On a Teardown with `unwind.dev/set-aside`: why it is ignored."""
 
 # State that Unwind stores on objects.
+NOTIFIED_ANNOTATION = "unwind.dev/notified."
+"""Prefix, followed by the id of a sink. On a Teardown: what was sent to the sink and when, as JSON."""
 DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
 """On a ClusterSummary: its profile's clusterDeletionBehavior, in case the served schema loses the field."""
 CLUSTER_UID_ANNOTATION = "unwind.dev/cluster-uid"
@@ -312,6 +314,8 @@ EXTERNAL_NAMESPACES_ANNOTATION = "unwind.dev/external-namespaces"
 for all."""
 
 # Labels that users set.
+NOTIFICATION_KEY_LABEL = "unwind.dev/notification-key"
+"""On a Secret in Unwind's namespace, "true": TeardownPolicies may name it as the signing key of a sink."""
 AGGREGATE_LABEL = "rbac.unwind.dev/aggregate-to-manager"
 """On a ClusterRole, "true": aggregates its rules to the manager's role, for kinds that are not known at install
 time."""
@@ -401,6 +405,8 @@ class ConditionType(StrEnum):
     kept; absence is verified all the same."""
     RELEASE_IGNORED = "ReleaseIgnored"
     """Teardown: the release is ignored, because its user may not update the policies that hold the cluster."""
+    NOTIFICATIONS_FAILING = "NotificationsFailing"
+    """TeardownPolicy: notifications could not be sent to a sink, and are retried; the message says why."""
     DRY_RUN = "DryRun"
     """ClusterSummary: the changes that a deployment would make. Nothing was changed."""
 
@@ -559,6 +565,8 @@ class Reason(StrEnum):
     """Unwind must act, but its manager is not running."""
     POLICY_CONFLICT = "PolicyConflict"
     """TeardownPolicies want the step both enforced and left; the message names them."""
+    NOT_DELIVERED = "NotDelivered"
+    """NotificationsFailing: a sink did not accept notifications, or may not be called."""
     ORDER_LOST = "OrderLost"
     """The handle was already being deleted when the deletion of the cluster was seen."""
     ORDER_CONFLICT = "OrderConflict"
@@ -606,5 +614,7 @@ class EventReason(StrEnum):
     """The CRD of Teardowns is from an earlier version, so a record could not be written. The deletion waits."""
     KEPT = "Kept"
     """The external resource was kept on purpose; the ledger records it."""
+    NOTIFICATION_FAILED = "NotificationFailed"
+    """TeardownPolicy: a notification could not be sent; it is retried."""
     DELETION_CANCELLED = "DeletionCancelled"
     """A requested deletion was cancelled; the message says what is gone and what stays."""

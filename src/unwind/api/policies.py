@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from unwind.api import annotation_values
@@ -227,6 +228,87 @@ class PolicyDrain(Model, frozen=True, kw_only=True):
         ]
 
 
+class NotificationEvent(Word):
+    """What a sink is told about."""
+
+    HELD = "Held"
+    """The teardown has been held for longer than heldLongerThan."""
+    FORCE_RELEASED = "ForceReleased"
+    """The cluster was released before everything was removed: by a user, or because its deadline passed."""
+    COMPLETE = "Complete"
+    """The teardown is complete."""
+    LEFT_BEHIND = "LeftBehind"
+    """The teardown has ended, and objects were left behind or could not be verified."""
+
+
+SINKS = 8
+"""How many sinks a policy may name."""
+HELD_LONGER_THAN = "15m"
+"""After which time a held teardown is notified of, if the policy does not say."""
+URL_PATTERN = r"^https://([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!-\"$-~]*)?$"
+"""Only https, no user, no fragment, and no character that could end the request."""
+
+
+class SigningKey(Model, frozen=True, kw_only=True):
+    """A key in a Secret of Unwind's own namespace."""
+
+    secret_name: Annotated[
+        str,
+        doc(
+            'Name of the Secret in the namespace of Unwind. It needs the label unwind.dev/notification-key: "true".',
+            required=True,
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+            maxLength=253,
+        ),
+    ] = ""
+    key: Annotated[
+        str,
+        doc(
+            "Key of the Secret with 24 bytes or more, or whsec_ and their base64.",
+            required=True,
+            pattern="^[-._a-zA-Z0-9]+$",
+            maxLength=253,
+        ),
+    ] = ""
+
+
+class PolicyNotification(Model, frozen=True, kw_only=True):
+    """A sink: an address that is told what happens to the clusters of the policy."""
+
+    url: Annotated[
+        str,
+        doc(
+            "Address of the sink. Only https. Private and loopback addresses are refused, unless the option"
+            " --notification-hosts of the manager allows the host.",
+            required=True,
+            pattern=URL_PATTERN,
+            maxLength=2048,
+        ),
+    ] = ""
+    signing_key: Annotated[SigningKey, doc("The key that signs each notification.", required=True)] = SigningKey()
+    on: Annotated[
+        tuple[str, ...],
+        doc(
+            "What the sink is told about.",
+            required=True,
+            items={"type": "string", "enum": [word.value for word in NotificationEvent]},
+            minItems=1,
+            maxItems=len(NotificationEvent),
+            **{"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    held_longer_than: Annotated[
+        str,
+        doc(
+            "For Held: how long a teardown must be held (for example 15m).",
+            pattern=annotation_values.DURATION_PATTERN,
+            minLength=1,
+            maxLength=32,
+            default=HELD_LONGER_THAN,
+        ),
+    ] = HELD_LONGER_THAN
+
+
 _SOMETHING = rule(
     f"size(self.sources) > 0 || has(self.drain) || self.gate != '{Gate.AUTO}'",
     "a policy needs sources, drain or a gate",
@@ -324,6 +406,15 @@ class TeardownPolicySpec(Model, frozen=True, kw_only=True):
         ),
     ] = Gate.AUTO.value
     admission: Annotated[PolicyAdmission | None, doc("How the gate Admission answers.")] = None
+    notifications: Annotated[
+        tuple[PolicyNotification, ...],
+        doc(
+            "Sinks that are told what happens to the clusters. If several policies select a cluster, all of their"
+            " sinks are.",
+            maxItems=SINKS,
+            **ATOMIC,
+        ),
+    ] = ()
 
 
 class PolicyGate(Word):
@@ -376,6 +467,19 @@ class PolicyConflict(Model, frozen=True, kw_only=True):
     left_by: Annotated[tuple[str, ...], doc("Policies with the effort Leave.", **ATOMIC)] = ()
 
 
+class PolicySink(Model, frozen=True, kw_only=True):
+    """A sink of the policy."""
+
+    id: Annotated[
+        str,
+        doc("Identifies the address and the key. Teardowns record what was sent under this id.", required=True),
+    ] = ""
+    host: Annotated[str, doc("Host of the address.")] = ""
+    since: Annotated[
+        datetime | None, doc("Since when the policy names the sink. What ended before that is not sent to it.")
+    ] = None
+
+
 class TeardownPolicyStatus(Model, frozen=True, kw_only=True):
     """What the policy selects. Only the manager writes it: it records which clusters the policy selected."""
 
@@ -395,6 +499,7 @@ class TeardownPolicyStatus(Model, frozen=True, kw_only=True):
             **ATOMIC,
         ),
     ] = ()
+    sinks: Annotated[tuple[PolicySink, ...], doc("The sinks of notifications.", **ATOMIC)] = ()
     conditions: Annotated[tuple[Condition, ...], doc("Conditions of the policy.", **list_map("type"))] = ()
 
 

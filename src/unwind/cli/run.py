@@ -19,6 +19,7 @@ from unwind.errors import UsageError
 from unwind.manager import feature_gates as gates
 from unwind.manager import process
 from unwind.manager.process import ManagerOptions
+from unwind.notifications import addresses
 from unwind.server import listener
 
 File = Path | None
@@ -127,6 +128,20 @@ def run(
             help="Comma-separated API groups that may be read to count custom resources; default: all.",
         ),
     ] = None,
+    notification_hosts: Annotated[
+        str,
+        Parameter(
+            env_var="UNWIND_NOTIFICATION_HOSTS",
+            help="Comma-separated hosts of notification sinks that may have private or loopback addresses.",
+        ),
+    ] = "",
+    notification_ca: Annotated[
+        File,
+        Parameter(
+            env_var="UNWIND_NOTIFICATION_CA",
+            help="CA file for notification sinks, in addition to the CAs of the system.",
+        ),
+    ] = None,
     log_format: Annotated[
         logs.Format,
         Parameter(env_var="UNWIND_LOG_FORMAT", help="Log format; auto is console on a terminal and json elsewhere."),
@@ -166,6 +181,8 @@ def run(
             mode=protection_mode,
             groups=None if authorized_groups is None else tuple(words(authorized_groups)),
         ),
+        notification_hosts=_notification_hosts(notification_hosts),
+        notification_ca=notification_ca,
     )
     logs.setup(log_format)
     _allow_many_files()
@@ -178,6 +195,17 @@ def _roles(text: str) -> tuple[Role, ...]:
     if unknown or not words(text):
         raise UsageError(f"unknown role {', '.join(unknown) or repr('')} in --roles (valid: {', '.join(known)})")
     return tuple(dict.fromkeys(known[word] for word in words(text)))
+
+
+def _notification_hosts(text: str) -> frozenset[str]:
+    hosts = [word.lower().rstrip(".").strip("[]") for word in words(text)]
+    for host in hosts:
+        if not addresses.parsed(host) and not addresses.is_name(host):
+            raise UsageError(
+                f"invalid host {host!r} in --notification-hosts",
+                remedy="use names and addresses as in the url of the policy, without scheme, port and wildcards",
+            )
+    return frozenset(hosts)
 
 
 def _policy(text: str) -> DeletePolicy:

@@ -22,10 +22,12 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME
 from unwind.members import targets
+from unwind.notifications import rules
 from unwind.teardown.gate import GateFault
 
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
+    from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.companions.handle_caches import HandleCaches
     from unwind.companions.policies import EffectiveGate, StepDecision
@@ -86,6 +88,7 @@ class PolicyController(Controller[str]):
         handles.subscribe(self._enqueue_all)
         handles.follow(lambda _: self._enqueue_all())
         gate.subscribe(self._enqueue_all)
+        clusters.teardowns.subscribe(self._teardown_changed)
 
     def _policy_changed(self, change: Change[TeardownPolicy]) -> None:
         old, new = change.old, change.new
@@ -93,6 +96,14 @@ class PolicyController(Controller[str]):
             self._enqueue_all()
         else:
             self._queue.add(change.key.name)
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        old, new = change.old, change.new
+        if (old and rules.notified(old)) == (new and rules.notified(new)):
+            return
+        for ref in new.spec.policies if new else old.spec.policies if old else ():
+            # Later: one sink that fails concerns many Teardowns.
+            self._queue.add_after(ref.name, IN_TIME)
 
     def _namespace_changed(self, change: Change[Metadata]) -> None:
         # When the caches are filled, everything is queued anyway.
@@ -125,7 +136,8 @@ class PolicyController(Controller[str]):
         selected = [
             found for cluster in self._clusters.clusters.all() if (found := self._selected(policy, cluster)) is not None
         ]
-        wanted = policy_status.status(policy, selected, now=self._clock.now())
+        failing = rules.failing(policy, self._clusters.teardowns.cache)
+        wanted = policy_status.status(policy, selected, failing=failing, now=self._clock.now())
         if wanted == policy.status:
             return None
         meta = policy.metadata

@@ -12,6 +12,7 @@ from unwind.api.policies import CONFLICTS_SHOWN, PolicyCluster, PolicyConflict, 
 from unwind.api.unwind import Gate
 from unwind.companions import policies
 from unwind.companions.policies import Selection, StepDecision
+from unwind.notifications import sinks
 from unwind.teardown.gate import GateFault
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _TYPES = (
     ConditionType.STILL_SELECTED,
     ConditionType.GATE_NOT_AVAILABLE,
     ConditionType.GATE_NOT_ARMED,
+    ConditionType.NOTIFICATIONS_FAILING,
 )
 
 
@@ -51,8 +53,10 @@ class SelectedCluster(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.ref.namespace}/{self.ref.name}"
 
 
-def status(policy: TeardownPolicy, selected: Sequence[SelectedCluster], *, now: datetime) -> TeardownPolicyStatus:
-    """The status of a policy that selects these clusters."""
+def status(
+    policy: TeardownPolicy, selected: Sequence[SelectedCluster], *, failing: str = "", now: datetime
+) -> TeardownPolicyStatus:
+    """The status of a policy that selects these clusters. `failing`: which of its notifications are not delivered."""
     clusters = sorted(selected, key=str)
     conflicts = [
         PolicyConflict(cluster=str(cluster), step=step, enforced_by=decision.enforced_by, left_by=decision.left_by)
@@ -67,10 +71,14 @@ def status(policy: TeardownPolicy, selected: Sequence[SelectedCluster], *, now: 
         steps=sum(len(cluster.decisions) for cluster in clusters),
         clusters=tuple(map(_shown, clusters)),
         conflicts=tuple(conflicts[:CONFLICTS_SHOWN]),
+        sinks=sinks.recorded(policy, now=now),
         conditions=policy.status.conditions,
     )
     generation = policy.metadata.generation
-    for type_, told in _conditions(policy, clusters, conflicts).items():
+    told_of = _conditions(policy, clusters, conflicts)
+    if failing:
+        told_of[ConditionType.NOTIFICATIONS_FAILING] = (True, Reason.NOT_DELIVERED, failing)
+    for type_, told in told_of.items():
         if told is None:
             conditions = without_condition(found.conditions, type_)
         else:

@@ -94,6 +94,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     best_effort: float = BEST_EFFORT
     keep_teardowns: timedelta = KEEP
     protection: Protection = Protection()
+    notification_hosts: frozenset[str] = frozenset()
+    notification_ca: Path | None = None
 
 
 def run_process(options: ManagerOptions) -> None:
@@ -222,6 +224,8 @@ class _Process:
             best_effort=options.best_effort,
             keep_teardowns=options.keep_teardowns,
             protection=options.protection,
+            notification_hosts=options.notification_hosts,
+            notification_ca=await _authorities(options.notification_ca),
             segments=self._segments,
             answering=answering,
         )
@@ -350,6 +354,14 @@ def tune_collection() -> None:
     each removal leaves a reference cycle with its data, and a few of them are as much memory as everything else."""
     gc.freeze()  # imported modules are never garbage
     gc.set_threshold(10_000, 2, 2)
+
+
+async def _authorities(path: Path | None) -> bytes:
+    """The CAs of --notification-ca."""
+    if path is None:
+        return b""
+    [found] = await asyncio.to_thread(read_files, [path], option="--notification-ca")
+    return found
 
 
 async def _recorded_features(client: Client, namespace: str) -> Features:

@@ -29,6 +29,7 @@ from unwind.api import features
 from unwind.api.capi import CLUSTERS
 from unwind.api.features import COMPANIONS, Feature
 from unwind.api.karmada import CLUSTERS as MEMBER_CLUSTERS
+from unwind.api.names import MANAGER_USER_AGENT
 from unwind.api.policies import SourceKind
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -79,6 +80,9 @@ from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.members.cluster_caches import ClusterCaches
 from unwind.members.members import Members
+from unwind.notifications.addresses import AddressRules
+from unwind.notifications.controller import NotificationCaches, NotificationController, NotificationMetrics
+from unwind.notifications.delivery import Delivery, own_addresses, trust
 from unwind.preview import removal_forecast
 from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.controller import ProtectionController
@@ -494,10 +498,27 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
     policy_caches = shared.policy_caches
     handles = HandleCaches(client, (kind for kind in HANDLES if kind.source in shared.companions))
     handles.observe(metrics)
+    counted = NotificationMetrics(context.registry)
     return Components(
         controllers=(
             policy_caches,
             handles,
+            NotificationController(
+                client,
+                NotificationCaches(shared.caches, policy_caches),
+                Delivery(
+                    AddressRules(allowed=context.notification_hosts, own=own_addresses(client.connection.server)),
+                    trust(context.notification_ca),
+                    user_agent=MANAGER_USER_AGENT,
+                ),
+                keys=shared.keys,
+                namespace=context.namespace,
+                owner=owner,
+                metrics=metrics,
+                counted=counted,
+                clock=clock,
+                recorder=context.recorder,
+            ),
             PolicyController(
                 client,
                 policy_caches,
