@@ -286,7 +286,8 @@ class PolicyNotification(Model, frozen=True, kw_only=True):
         ),
     ] = ""
     signing_key: Annotated[SigningKey, doc("The key that signs each notification.", required=True)] = SigningKey()
-    on: Annotated[
+    # Not `on`, which is a boolean in the YAML of kubectl.
+    events: Annotated[
         tuple[str, ...],
         doc(
             "What the sink is told about.",

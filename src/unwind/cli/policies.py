@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unwind import safe_yaml
-from unwind.api.policies import TEARDOWN_POLICIES, TeardownPolicy
+from unwind.api.policies import TEARDOWN_POLICIES, NotificationEvent, TeardownPolicy
 from unwind.cli import console
 from unwind.errors import UsageError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -23,6 +23,7 @@ from unwind.render.text import counted
 if TYPE_CHECKING:
     from pathlib import Path
 
+HELD = NotificationEvent.HELD.value
 _FORMS = ("table", "wide", "json", "yaml")
 
 
@@ -75,4 +76,7 @@ def policy_table(seen: PolicyPreview) -> Group:
                 table.add_row(*(first if number == 0 else ("", "", "")), *row)
         parts.append(table)
         parts.append(Text("Steps on the clusters themselves: unwind plan cluster/NAME"))
+    for sink in seen.sinks:
+        events = ", ".join(f"{event} for {sink.held_longer_than}" if event == HELD else event for event in sink.events)
+        parts.append(Text(f"Notifies {sink.host} on {events}; signed with Secret {sink.signing_key}."))
     return Group(*parts)

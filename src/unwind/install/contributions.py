@@ -118,7 +118,8 @@ MACHINERY = Contribution(
             "",
             ("secrets",),
             (*READ, "create"),
-            why="Its certificate and keys, and the credentials of external systems that an administrator put there.",
+            why="Its certificate and keys, and what an administrator put there: credentials of external systems, and"
+            " signing keys of notifications.",
         ),
         Right("", ("secrets",), ("patch",), (CERTIFICATE, path_keys.NAME), why="Renews its certificate and keys."),
         Right(

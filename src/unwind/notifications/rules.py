@@ -110,7 +110,7 @@ def due(teardown: Teardown, sink: Sink, record: Record, *, now: datetime) -> tup
     found = [
         (when, notice)
         for event in NotificationEvent
-        if event in sink.on
+        if event in sink.events
         for when, notice in _next(event, teardown, sink, record)
     ]
     if not found:

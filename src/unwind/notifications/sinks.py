@@ -35,7 +35,7 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     url: str
     signing_key: SigningKey
-    on: frozenset[NotificationEvent]
+    events: frozenset[NotificationEvent]
     held: timedelta
     """How long a Teardown must be held."""
     since: datetime | None
@@ -77,7 +77,7 @@ def united(policies: Iterable[TeardownPolicy]) -> dict[str, Sink]:
 
 
 def _sink(policy: str, notification: PolicyNotification, recorded: dict[str, datetime | None]) -> Sink:
-    words = (NotificationEvent.read(word) for word in notification.on)
+    words = (NotificationEvent.read(word) for word in notification.events)
     held = parse_duration(notification.held_longer_than)
     if isinstance(held, Unknown):
         held = parse_duration(HELD_LONGER_THAN)
@@ -85,7 +85,7 @@ def _sink(policy: str, notification: PolicyNotification, recorded: dict[str, dat
         id=sink_id(notification),
         url=notification.url,
         signing_key=notification.signing_key,
-        on=frozenset(word for word in words if isinstance(word, NotificationEvent)),
+        events=frozenset(word for word in words if isinstance(word, NotificationEvent)),
         held=held if isinstance(held, timedelta) else timedelta(),
         since=recorded.get(sink_id(notification)),
         policies=(policy,),
@@ -94,10 +94,10 @@ def _sink(policy: str, notification: PolicyNotification, recorded: dict[str, dat
 
 def _merged(one: Sink, other: Sink) -> Sink:
     known = [item.since for item in (one, other) if item.since]
-    holds = [item.held for item in (one, other) if NotificationEvent.HELD in item.on]
+    holds = [item.held for item in (one, other) if NotificationEvent.HELD in item.events]
     return msgspec.structs.replace(
         one,
-        on=one.on | other.on,
+        events=one.events | other.events,
         held=min(holds, default=one.held),
         since=min(known, default=None),
         policies=tuple(dict.fromkeys((*one.policies, *other.policies))),

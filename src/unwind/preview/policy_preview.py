@@ -20,10 +20,12 @@ from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.members import targets
+from unwind.notifications import sinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unwind.api.policies import PolicyNotification
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
 
@@ -52,6 +54,17 @@ class PreviewedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     steps: tuple[PreviewedStep, ...] = ()
 
 
+class PreviewedSink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A sink that would be told what happens to the clusters."""
+
+    host: str
+    """Without the path, which may hold a secret."""
+    events: tuple[str, ...]
+    held_longer_than: str
+    signing_key: str
+    """SECRET/KEY in the namespace of Unwind."""
+
+
 class PolicyPreview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a policy would do."""
 
@@ -61,6 +74,7 @@ class PolicyPreview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     clusters: tuple[PreviewedCluster, ...] = ()
     others: int = 0
     """How many clusters it does not select."""
+    sinks: tuple[PreviewedSink, ...] = ()
 
 
 async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPreview:
@@ -79,6 +93,17 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
         unknown=tuple(policies.unknown_words(proposed)),
         clusters=tuple(sorted(shown, key=lambda it: (it.namespace, it.name))),
         others=len(clusters) - len(selected),
+        sinks=tuple(map(_sink, proposed.spec.notifications)),
+    )
+
+
+def _sink(notification: PolicyNotification) -> PreviewedSink:
+    key = notification.signing_key
+    return PreviewedSink(
+        host=sinks.host_of(notification.url),
+        events=notification.events,
+        held_longer_than=notification.held_longer_than,
+        signing_key=f"{key.secret_name}/{key.key}",
     )
 
 

@@ -29,7 +29,7 @@ def sink(
         id="a1",
         url="https://hooks.example.com/secret-path",
         signing_key=SigningKey(secret_name="hook", key="key"),  # noqa: S106 - a name
-        on=frozenset(on or NotificationEvent),
+        events=frozenset(on or NotificationEvent),
         held=held,
         since=since,
         policies=("production",),

@@ -17,7 +17,7 @@ URL = "https://hooks.example.com/unwind"
 def notification(
     url: str = URL, *, key: str = "key", on: tuple[str, ...] = ("Complete",), **more: Any
 ) -> dict[str, Any]:
-    return {"url": url, "signingKey": {"secretName": "hook", "key": key}, "on": list(on), **more}
+    return {"url": url, "signingKey": {"secretName": "hook", "key": key}, "events": list(on), **more}
 
 
 def policy(
@@ -49,7 +49,7 @@ def test_the_sinks_of_all_policies_are_united() -> None:
     )
     assert len(found) == 3
     one = found[sinks.sink_id(policy("x", notification()).spec.notifications[0])]
-    assert one.on == {NotificationEvent.HELD, NotificationEvent.COMPLETE}
+    assert one.events == {NotificationEvent.HELD, NotificationEvent.COMPLETE}
     assert (one.held, one.policies) == (timedelta(minutes=5), ("a", "b"))
 
 
@@ -76,7 +76,7 @@ def test_a_sink_is_used_when_the_manager_has_recorded_it() -> None:
 
 def test_unknown_words_of_a_later_version_are_skipped() -> None:
     [one] = sinks.united([policy("a", notification(on=("Complete", "Eclipse"), heldLongerThan="soon"))]).values()
-    assert one.on == {NotificationEvent.COMPLETE}
+    assert one.events == {NotificationEvent.COMPLETE}
     assert one.held == timedelta(minutes=15)
 
 
