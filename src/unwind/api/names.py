@@ -123,6 +123,11 @@ MAX_OBJECTS_ANNOTATION = "unwind.dev/max-objects"
 """On a requested Teardown: refuse it if it would delete more objects than this."""
 RESOURCE_ANNOTATION = "unwind.dev/resource"
 """On a requested Teardown: the plural name of the target's resource, for authorization checks."""
+DRAIN_RESOURCE = "clusters-drain"
+"""Value of `unwind.dev/resource` for a Cluster that is drained and stays. No resource has this name, so that a manager
+that does not know it refuses the request."""
+REQUESTED_DRAIN = "RequestedDrain"
+"""The kind of the owners of Inventories of requested drains. They belong to the request, and not to the cluster."""
 
 REQUEST_PREFIX = "request-"
 """Prefix of the names of Teardowns that users request. Teardowns that the manager creates never have it."""

@@ -15,7 +15,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition
 from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
-from unwind.api.unwind import TEARDOWNS, Effort, Gate, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Effort, Gate, Teardown
 from unwind.capi import gate_arming
 from unwind.clock import SYSTEM
 from unwind.kube.controller import Controller
@@ -229,4 +229,5 @@ def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
     target = teardown.spec.target
     # Cluster API calls no hook for a Cluster without ClusterClass; another condition reports that.
     gated = bool(cluster.class_name) or teardown.spec.gate in _WITHOUT_HOOK
-    return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and gated
+    of_deletion = target.group == CLUSTERS.group and teardown.spec.cause != Cause.REQUESTED
+    return of_deletion and cluster.metadata.uid == target.uid and gated

@@ -6,16 +6,13 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from cyclopts import Parameter, validators
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.capi import CLUSTERS
-from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_FIELD_MANAGER, PAUSED_ANNOTATION, PAUSED_BY_GATE
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
-from unwind.api.unwind import Phase
 from unwind.capi.gate_policies import DELETIONS
 from unwind.cli import console, helm_releases, plan
 from unwind.cli.arguments import (
@@ -28,13 +25,12 @@ from unwind.cli.arguments import (
     check_volumes,
     resolve_target,
 )
-from unwind.cli.ledger import LedgerRow, of_inventory
+from unwind.cli.cluster_drains import drain_cluster
+from unwind.cli.deletion_results import DeleteResult, check_manager, left_behind, outcome_of, refuse
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.concurrency import to_tell
 from unwind.errors import TimedOutError, UnwindError, UsageError
-from unwind.install.running_managers import running_managers
-from unwind.inventory.inventories import Inventories
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -45,28 +41,11 @@ from unwind.preview.removal_forecast import PROFILES
 from unwind.teardown import requests
 
 if TYPE_CHECKING:
-    from unwind.api.unwind import Teardown
     from unwind.kube.cache import Change
     from unwind.kube.discovery import Named
     from unwind.preview.object_preview import Foreseen
 
 _FORBIDDEN = 403
-_SHOWN = 3
-
-
-class DeleteResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The result of a deletion, for JSON output."""
-
-    target: ObjectRef
-    objects: int
-    teardown: str = ""
-    phase: str = ""
-    removed: str = ""
-    gone: bool = False
-    """Whether the target was verified absent."""
-    refused: str = ""
-    left: tuple[LedgerRow, ...] = ()
-    """Objects left behind, each with its reason."""
 
 
 async def delete(
@@ -84,6 +63,13 @@ async def delete(
         Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would be deleted."),
     ] = None,
     volumes: Volumes = "Retain",
+    drain_only: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Only for a Cluster of Cluster API, which stays: delete what TeardownPolicies drain from it.",
+        ),
+    ] = False,
     wait: Annotated[bool, Parameter(help="Wait until the target is gone.")] = True,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str | None, Parameter(help="How long to wait (90s, 10m), then exit with 3; the deletion continues.")
@@ -99,12 +85,29 @@ async def delete(
     manager removes its dependents; for any other object a Teardown is created, which the manager runs. A protected
     object refuses the request before anything is deleted. What a Kustomization or HelmRelease of Flux or a
     HelmReleaseProxy deployed is verified absent. A Helm release (release/NAME) is uninstalled by the command itself,
-    with the rights of its user and without a manager.
+    with the rights of its user and without a manager. With --drain-only, a Cluster stays, and load balancers, volumes
+    and other objects are deleted that the drain of its TeardownPolicies names.
 
     With --dry-run nothing is written, and no manager is needed. Exit codes: 0 the target is gone; 1 refused, failed or
     kept; 3 timed out; 4 only with --dry-run: something would be left behind, or that could not be known.
     """
     within = seconds_of(timeout, option="--timeout")
+    if drain_only:
+        await drain_cluster(
+            target,
+            namespace=namespace,
+            dry_run=dry_run,
+            yes=yes,
+            max_objects=max_objects,
+            volumes=volumes,
+            wait=wait,
+            within=within,
+            output=output,
+            kubeconfig=kubeconfig,
+            context=context,
+            home=unwind_namespace,
+        )
+        return
     if dry_run:
         seen = await plan.preview_target(
             target,
@@ -147,11 +150,7 @@ async def delete(
             console.show(plan.preview_table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
-        if not await running_managers(client, unwind_namespace):
-            raise UnwindError(
-                f"cannot delete {named}: no manager is running in namespace {unwind_namespace}",
-                remedy="start one with `unwind run`",
-            )
+        await check_manager(client, unwind_namespace, f"delete {named}")
         if not yes:
             console.confirm(f"\nType the name of {seen.title} to delete it: ", expected=named.name)
         try:
@@ -206,20 +205,6 @@ async def _delete_release(
     _conclude(outcome, seen, wait=True, quiet=output == "json")
 
 
-def refuse(seen: Foreseen, max_objects: int | None) -> None:
-    """Raise UnwindError if the deletion is refused, would be blocked, or exceeds `max_objects`."""
-    if refusals := (*seen.refusals, *seen.blocked):
-        told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in refusals[:_SHOWN])
-        more = f"; and {len(refusals) - _SHOWN} more" if len(refusals) > _SHOWN else ""
-        raise UnwindError(f"cannot delete {seen.title}: {told}{more}")
-    going = plan.total(seen)
-    if max_objects is not None and going > max_objects:
-        raise UnwindError(
-            f"cannot delete {seen.title}: {going} objects would be deleted, more than --max-objects {max_objects}",
-            remedy="list them with `unwind plan`",
-        )
-
-
 async def _carried_out(
     client: Client,
     named: Named,
@@ -242,9 +227,9 @@ async def _carried_out(
         )
         name = asked.metadata.name
         if not wait:
-            return _outcome(seen, asked)
+            return outcome_of(seen, asked)
         ended = await TeardownFollower(client, name=name, title=seen.title, quiet=quiet).until_finished()
-        return _outcome(seen, ended, left=await _left(client, home, ended))
+        return outcome_of(seen, ended, left=await left_behind(client, home, ended))
     uid = seen.target.uid
 
     async def ask() -> None:
@@ -262,7 +247,7 @@ async def _carried_out(
 
     if not wait:
         await ask()
-        return _outcome(seen, None)
+        return outcome_of(seen, None)
     following = TeardownFollower(client, target=uid, title=seen.title, quiet=quiet)
     try:
         async with asyncio.TaskGroup() as group:
@@ -272,7 +257,7 @@ async def _carried_out(
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
     record = following.teardown
-    return _outcome(seen, record, gone=True, left=await _left(client, home, record) if record else ())
+    return outcome_of(seen, record, gone=True, left=await left_behind(client, home, record) if record else ())
 
 
 async def _delete_cluster(client: Client, named: Named, uid: str) -> None:
@@ -316,38 +301,6 @@ async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> Non
     informer = Informer(client, decoding.typed(CLUSTER_SUMMARIES, ClusterSummary))
     informer.subscribe(tell)
     await informer.run()
-
-
-async def _left(client: Client, home: str, teardown: Teardown) -> tuple[LedgerRow, ...]:
-    """The objects left behind, from the ledger."""
-    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
-    if not teardown.status.left or not steps:
-        return ()
-    try:
-        chunks = await Inventories(client, namespace=home).owned(step.object.uid for step in steps)
-    except ApiError as error:
-        if error.code != 403:
-            raise
-        console.announce(f"cannot read the ledger of {teardown.status.left} objects left behind: {error}")
-        return ()
-    return tuple(left for chunk in chunks for left in of_inventory(chunk))
-
-
-def _outcome(
-    seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, left: tuple[LedgerRow, ...] = ()
-) -> DeleteResult:
-    kept = any(row.object.uid == seen.target.uid for row in left)
-    complete = teardown is not None and teardown.phase in (Phase.COMPLETE, Phase.TARGET_GONE)
-    return DeleteResult(
-        target=seen.target,
-        objects=plan.total(seen),
-        teardown=teardown.metadata.name if teardown else "",
-        phase=str(teardown.phase) if teardown else "",
-        removed=teardown.status.removed if teardown else "",
-        gone=gone or (seen.requested and complete and not kept),
-        refused=teardown.status.blocked_by if teardown and teardown.phase is Phase.REFUSED else "",
-        left=left,
-    )
 
 
 def _conclude(outcome: DeleteResult, seen: Foreseen, *, wait: bool, quiet: bool) -> None:

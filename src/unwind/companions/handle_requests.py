@@ -81,11 +81,11 @@ class HandleRequests:
             return None
         reader = self._readers.get(feature)
         if reader is None:
-            return _NotInstalled(feature)
+            return NotInstalled(feature)
         return HandleRequest(self._client, self._deps, teardown, reader, refusals=self._refusals)
 
 
-class _NotInstalled(RequestSource):
+class NotInstalled(RequestSource):
     """Refuses a request: without the feature, objects would be deleted in no order, and not verified."""
 
     def __init__(self, feature: Feature) -> None:

@@ -65,11 +65,13 @@ class DrainPolicies(Protocol):
 class DrainRemover:
     """Removes steps of drains."""
 
-    def __init__(self, policies: DrainPolicies) -> None:
+    def __init__(self, policies: DrainPolicies, *, requested: bool = False) -> None:
+        """`requested`: a user requested the drain of a cluster that stays."""
         self._policies = policies
+        self._requested = requested
 
     def begin(self, context: StepContext) -> StepRemoval:
-        return _DrainRemoval(self._policies, context)
+        return _DrainRemoval(self._policies, context, requested=self._requested)
 
     async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
         del member, those, owner  # they carry no mark of Unwind, and are not written
@@ -78,8 +80,9 @@ class DrainRemover:
 class _DrainRemoval:
     """The removal of one step of a drain."""
 
-    def __init__(self, policies: DrainPolicies, context: StepContext) -> None:
+    def __init__(self, policies: DrainPolicies, context: StepContext, *, requested: bool) -> None:
         self._policies = policies
+        self._requested = requested
         self._context = context
         self._target = context.target
         self._ref = context.step.object
@@ -152,7 +155,8 @@ class _DrainRemoval:
 
     async def _begin(self) -> Sequence[Inventory]:
         """The Inventories of the step, with the objects that were created since the plan was made."""
-        await self._check_deleted()
+        if not self._requested:
+            await self._check_deleted()
         found = (await self._policies.of(self._target)).policies
         self._decision = decision = rules.decisions(found).get(self._ref.name)
         if decision is None:
@@ -263,9 +267,11 @@ class _DrainRemoval:
         self._waits.clear()
         async with self._member(chunks) as member:
             rest = self._rest(await objects.read(member, decision), recorded, await self._elsewhere())
-            if rest and self._tried:
-                await self._note(chunks, member, rest)
-                rest = []
+            # Nothing waits for a step that is only tried, and users of a cluster that stays go on creating objects.
+            ignored = [it for it in rest if self._tried or (self._requested and it[1].code in _BY_OTHERS)]
+            if ignored:
+                await self._note(chunks, member, ignored)
+                rest = [it for it in rest if it not in ignored]
             await self._until_detached(member, recorded.values())
             if not rest:
                 return
@@ -309,7 +315,7 @@ class _DrainRemoval:
     async def _note(
         self, chunks: list[Inventory], member: Member, rest: Iterable[tuple[DrainedObject, Waiting]]
     ) -> None:
-        """Write what is left into the ledger: nothing waits for a step that is only tried."""
+        """Write what is left into the ledger, because nothing waits for it."""
         at = self._context.means.clock.now().replace(microsecond=0)
         entries = {
             f"{one.key}-{one.ref.uid}": msgspec.structs.replace(
@@ -320,7 +326,8 @@ class _DrainRemoval:
         if chunks:
             await add_found(self._inventories, chunks, entries)
         else:
-            await Records(self._inventories, self._ref, member, effort=Effort.TRY).put(entries)
+            effort = Effort(self._context.step.effort)
+            await Records(self._inventories, self._ref, member, effort=effort).put(entries)
 
     async def _until_detached(self, member: Member, entries: Iterable[Entry]) -> None:
         """Raise Again while a deleted volume is attached to a node."""

@@ -11,6 +11,7 @@ import msgspec
 
 from unwind.api.annotation_values import parse_duration
 from unwind.api.meta import ObjectRef
+from unwind.api.names import REQUESTED_DRAIN
 from unwind.api.policies import DrainPhase
 from unwind.api.resources import GATEWAYS, INGRESSES, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from unwind.api.unwind import GROUP, Effort
@@ -138,6 +139,13 @@ def owner_of(cluster: ObjectRef, name: str) -> ObjectRef:
     """The object that a step of a drain is recorded by. It exists only in Inventories and Teardowns."""
     uid = str(uuid.uuid5(_UIDS, f"{cluster.uid}/{name}"))
     return ObjectRef(group=GROUP, version="v1alpha1", kind=KIND, namespace=cluster.namespace, name=name, uid=uid)
+
+
+def requested_owner(teardown: str, cluster: ObjectRef, name: str) -> ObjectRef:
+    """The object that a step of a requested drain is recorded by. `teardown`: the uid of the request."""
+    uid = str(uuid.uuid5(_UIDS, f"{teardown}/{name}"))
+    namespace = cluster.namespace
+    return ObjectRef(group=GROUP, version="v1alpha1", kind=REQUESTED_DRAIN, namespace=namespace, name=name, uid=uid)
 
 
 def is_drain(ref: ObjectRef) -> bool:

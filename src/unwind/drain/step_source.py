@@ -122,17 +122,20 @@ class DrainSteps(FollowedSource):
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         self._targets.add(Key(target.ref.namespace, target.ref.name))
-        decision = rules.decisions(self._policies.known(target).policies).get(step.object.name)
-        return StepTerms(
-            left=f"{step.effort_from} says Leave" if step.effort_from else _NOT_MENTIONED,
-            gave_up="best-effort time of its TeardownPolicy exceeded",
-            decided_by=step.effort_from or "unwind",
-            more_time=decision.settle.total_seconds() if decision else 0.0,
-            # What is left anyway does not wait for a policy to change.
-            paused=None
-            if step.effort == Effort.LEAVE
-            else self._policies.pause(step, decision.said if decision else None),
-        )
+        return drain_terms(self._policies, step, target)
+
+
+def drain_terms(policies: DrainStepPolicies, step: Step, target: ClusterTarget) -> StepTerms:
+    """What policies say about a step of a drain now."""
+    decision = rules.decisions(policies.known(target).policies).get(step.object.name)
+    return StepTerms(
+        left=f"{step.effort_from} says Leave" if step.effort_from else _NOT_MENTIONED,
+        gave_up="best-effort time of its TeardownPolicy exceeded",
+        decided_by=step.effort_from or "unwind",
+        more_time=decision.settle.total_seconds() if decision else 0.0,
+        # What is left anyway does not wait for a policy to change.
+        paused=None if step.effort == Effort.LEAVE else policies.pause(step, decision.said if decision else None),
+    )
 
 
 # The plan of a drain, from what was read (pure).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
+from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, REQUESTED_DRAIN, Finalizer
 from unwind.api.resources import Resource
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Effort, Entry, EntryState, Inventory
 from unwind.clock import SYSTEM
@@ -94,7 +94,15 @@ class Inventories:
         return found
 
     async def on(self, member: str) -> list[Inventory]:
-        """The Inventories of all owners on the cluster with this uid, read from the API server."""
+        """The Inventories of all owners on the cluster with this uid, read from the API server. Not those of requested
+        drains, which are no part of the cluster's own teardown."""
+        return [chunk for chunk in await self._all_on(member) if not _of_request(chunk)]
+
+    async def of_requests_on(self, member: str) -> list[Inventory]:
+        """The Inventories of requested drains on the cluster with this uid, read from the API server."""
+        return [chunk for chunk in await self._all_on(member) if _of_request(chunk)]
+
+    async def _all_on(self, member: str) -> list[Inventory]:
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
         return [
             inventory
@@ -303,6 +311,11 @@ def write_guard(chunk: Inventory) -> Object:
     meta = chunk.metadata
     fields = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     return {"metadata": fields}
+
+
+def _of_request(chunk: Inventory) -> bool:
+    owner = chunk.spec.owner
+    return (owner.group, owner.kind) == (INVENTORIES.group, REQUESTED_DRAIN)
 
 
 def by_owner(chunks: Iterable[Inventory]) -> dict[str, list[Inventory]]:

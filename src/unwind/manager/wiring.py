@@ -65,6 +65,7 @@ from unwind.components import PROTECTION_GATE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.drain.requests import DrainRequests
 from unwind.drain.step_source import DrainSteps
 from unwind.external.controller import DeletionMetrics, ExternalController
 from unwind.external.member_ends import MemberEnds
@@ -328,6 +329,13 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
     """Requested deletions and the records of withdrawals."""
     client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
     refusals = partial(removal_forecast.refusals, home=context.namespace)
+    drains = DrainRequests(
+        client,
+        shared.teardown,
+        shared.policies if Feature.DRAIN in context.features else None,
+        clusters=lambda: caches.clusters.resource,
+    )
+    handles = HandleRequests(client, shared.teardown, features=context.features, refusals=refusals)
     return Components(
         controllers=(
             caches,
@@ -337,7 +345,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 caches,
                 shared.teardown,
                 refusals=refusals,
-                others=HandleRequests(client, shared.teardown, features=context.features, refusals=refusals),
+                others=lambda teardown: drains(teardown) or handles(teardown),
                 owner=owner,
                 metrics=metrics,
                 keep=context.keep_teardowns,

@@ -58,7 +58,8 @@ from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast, PlannedStep, why_kept
 from unwind.removal.deletion_scope import Told, ref_to
 from unwind.teardown.drafts import Drafted
-from unwind.teardown.plan import gather, with_what_goes_along
+from unwind.teardown.plan import combine, gather, with_what_goes_along
+from unwind.teardown.step_sources import SourceSteps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -151,6 +152,39 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         others=others,
         costs=drain.costs(found.drafts, chunks),
     )
+
+
+async def foresee_drain(client: Client, named: Named, *, home: str) -> Foreseen:
+    """The preview of a requested drain of a Cluster that stays. `home`: Unwind's own namespace."""
+    inventories = Inventories(client, namespace=home)
+    async with Members(client) as fleet, fleet.management() as here:
+        places = Places(client=client, fleet=fleet, here=here, inventories=inventories, home=home)
+        cluster = await client.get(named.resource, named.name, namespace=named.where, type=capi.Cluster)
+        target = targets.of_capi(cluster)
+        policies = await read_cluster_policies(client, target)
+        recorded = await inventories.on(target.ref.uid)
+        drain = await preview_costs(fleet, target, policies, recorded)
+        if drain.unknown:
+            raise UnwindError("; ".join(drain.unknown))
+        steps = tuple(step for step in drain.steps.steps if step.draft.effort is not Effort.LEAVE)
+        if not steps:
+            raise UnwindError(
+                f"cannot drain {target.ref}: no TeardownPolicy drains anything from it",
+                remedy="add the section drain to a TeardownPolicy that selects it",
+            )
+        owners = {step.draft.object.uid for step in steps}
+        chunks = [chunk for chunk in drain.chunks if chunk.spec.owner.uid in owners]
+        found = combine([SourceSteps(steps=steps, said=policies.said, warnings=drain.steps.warnings)], {}, ())
+        seen = await _of_cluster(
+            places,
+            target,
+            cluster.metadata,
+            found.drafted(),
+            found.drafted(decided=True).plan or Plan(),
+            chunks,
+            costs=drain.costs_of_drain(found.drafts, recorded),
+        )
+        return msgspec.structs.replace(seen, requested=True)
 
 
 async def _costs(places: Places, target: ClusterTarget, others: CompanionPreview) -> CostPreview:

@@ -87,6 +87,17 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
             costs += _costs(decision, one, fate)
         return tuple(sorted(costs, key=lambda cost: (cost.what, str(cost.object))))
 
+    def costs_of_drain(self, drafts: Iterable[Draft], recorded: Iterable[Inventory]) -> tuple[Cost, ...]:
+        """The same for a requested drain of a cluster that stays (pure). `recorded`: the Inventories of the cluster."""
+        chunks = list(recorded)
+        deployed = recorded_by(chunk for chunk in chunks if not rules.is_drain(chunk.spec.owner))
+        return tuple(
+            msgspec.structs.replace(cost, fate=f"stays: {deployed[cost.object.uid][0]} deployed it", left=True)
+            if cost.object.uid in deployed
+            else cost
+            for cost in self.costs(drafts, chunks)
+        )
+
     def _fate(
         self,
         decision: DrainDecision,

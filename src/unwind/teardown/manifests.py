@@ -68,7 +68,12 @@ _VARIABLES = {
     "it": "request.operation == 'DELETE' ? oldObject : object",
     "requested": f"variables.it.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'",
     "manager": BY_MANAGER,
-    "resource": f"{_ANNOTATIONS.format('variables.it')}[?'{names.RESOURCE_ANNOTATION}'].orValue('')",
+    "said": f"{_ANNOTATIONS.format('variables.it')}[?'{names.RESOURCE_ANNOTATION}'].orValue('')",
+    # The Cluster stays, and what its deletion would drain is drained. So the right to delete the Cluster is needed.
+    "drains": f"variables.said == '{names.DRAIN_RESOURCE}'"
+    f" && variables.it.spec.target.?group.orValue('') == '{capi.CLUSTERS.group}'"
+    f" && variables.it.spec.target.kind == '{capi.CLUSTERS.kind}'",
+    "resource": f"variables.drains ? '{capi.CLUSTERS.plural}' : variables.said",
     "volumes": f"{_ANNOTATIONS.format('variables.it')}[?'{names.VOLUMES_ANNOTATION}'].orValue('')",
     "asks": "variables.new && variables.requested",
 }
@@ -120,14 +125,14 @@ _RULES = [
         f"'spec.requestedBy is ' + {_BY.format('object')} + ', but the user is ' + request.userInfo.username",
     ),
     _rule(
-        f"!variables.asks || !({_AS_SUCH})",
+        f"!variables.asks || variables.drains || !({_AS_SUCH})",
         f"'cannot request deletion of ' + {_TARGET}.kind + ': delete the object itself with kubectl'",
     ),
     _rule(f"!variables.asks || {_UID} != ''", "'spec.target.uid is required: a request is for exactly one object'"),
     _rule(
         f"!variables.asks || ({_ENTITLED})",
         f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
-        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
+        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.said + ')'",
     ),
     _rule(
         f"!variables.asks || !({_IS_HANDLE}) || ({_MAY_PATCH})",

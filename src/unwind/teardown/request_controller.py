@@ -36,13 +36,12 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.kube.updates import set_finalizer
-from unwind.members.targets import ClusterTarget
 from unwind.teardown import cancellation, plan, requests
 from unwind.teardown import status as teardown_status
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
 from unwind.teardown.request_refusals import RefusedError, RequestRefusal
-from unwind.teardown.requested_steps import RequestedSteps
+from unwind.teardown.requested_steps import RequestedSteps, management_target
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
@@ -158,8 +157,11 @@ class RequestController(Controller[Key]):
             return None
         if teardown.metadata.terminating and not teardown.finished:
             return await self._cancel(key, teardown)
-        if key in self._running:
-            return None
+        if runner := self._running.get(key):
+            source = self._source(teardown)
+            if source.rechecks and await source.target(teardown) is None:
+                runner.target_gone()
+            return source.rechecks
         if teardown.finished:
             await self._clean(teardown)
             if teardown.metadata.terminating:
@@ -180,17 +182,20 @@ class RequestController(Controller[Key]):
             message = "spec.plan was not written by this manager; delete this Teardown and request the deletion again"
             await self._refuse(teardown, RequestRefusal(reason=Reason.NOT_GENUINE, message=message))
             return None
-        target = _target(teardown)
+        source = self._source(teardown)
+        target = await source.target(teardown)
         runner = TeardownRunner(
             teardown,
-            target,
+            target or management_target(teardown),
             self._deps,
             self._client,
-            sources=Sources((self._source(teardown),)),
+            sources=Sources((source,)),
             owns=lambda: self._owner.owns(key.name),
         )
+        if target is None:
+            runner.target_gone()
         self._running.begin(key, runner)
-        return None
+        return source.rechecks
 
     async def _cancel(self, key: Key, teardown: Teardown) -> float | None:
         """The Teardown is being deleted: stop the deletion, restore what was stopped for it, and report it."""
@@ -272,9 +277,8 @@ class RequestController(Controller[Key]):
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
         """The Teardown with its plan, after the inventory is written; None if refused; or seconds until a requeue."""
-        target = _target(teardown)
         try:
-            found = await self._source(teardown).steps(target)
+            found = await self._source(teardown).steps(management_target(teardown))
             made = plan.combine([found], {}, ()).drafted().plan
             return await self._planned(teardown, made) if made else _REQUEUE
         except RefusedError as error:
@@ -300,9 +304,9 @@ class RequestController(Controller[Key]):
     async def _owners(self, teardown: Teardown) -> Collection[str]:
         """The owners of its Inventories. Regardless of its plan only itself, unless the manager wrote the plan."""
         itself = teardown.metadata.uid
-        if teardown.spec.plan is None or not await self._keys.verified(teardown):
-            return (itself,)
-        return {itself, *await self._source(teardown).owners()}
+        source = self._source(teardown)
+        planned = teardown.spec.plan is not None and await self._keys.verified(teardown)
+        return {itself, *await source.owners()} if planned or source.owners_by_uid else (itself,)
 
     async def _planned(self, teardown: Teardown, made: Plan) -> Teardown:
         """The Teardown with its plan. The inventory names everything that is deleted."""
@@ -374,8 +378,3 @@ class RequestController(Controller[Key]):
         }
         written = await self._client.apply(TEARDOWNS, body, subresource="status")
         self._teardowns.take(msgspec.convert(written, Teardown))
-
-
-def _target(teardown: Teardown) -> ClusterTarget:
-    # No other controller handles the target. It is on the management cluster, so there are no credentials.
-    return ClusterTarget(ref=teardown.spec.target, secret="", has_class=True)

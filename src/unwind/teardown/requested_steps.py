@@ -10,6 +10,7 @@ from unwind.api.meta import ref_of
 from unwind.api.unwind import TEARDOWNS, Cancellation, Effort, Teardown
 from unwind.errors import UnwindError
 from unwind.inventory.writer import Records
+from unwind.members.targets import ClusterTarget
 from unwind.planning.waves import Draft
 from unwind.removal import volume_claims
 from unwind.teardown import cancellation, request_refusals
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Entry
     from unwind.kube.client import Client
     from unwind.members.member import Member
-    from unwind.members.targets import ClusterTarget
     from unwind.removal.deletion_scope import DeletionScope
     from unwind.teardown.request_refusals import Refusals
     from unwind.teardown.step_removers import RemovalDeps, StepRemover
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 
 class RequestSource(StepSource, Protocol):
     """The step source of one request. Subclasses inherit the defaults."""
+
+    rechecks: float | None = None
+    """Seconds after which a running request looks again whether its target is gone; None if its steps find that out."""
+    owners_by_uid: bool = False
+    """Whether `owners` follow from the uid of the Teardown, and not from its plan."""
+
+    async def target(self, teardown: Teardown) -> ClusterTarget | None:
+        """The target, with the way to the cluster that its steps are on; None if it is gone and nothing more can be
+        removed. By default, the steps are on the management cluster."""
+        return management_target(teardown)
 
     def is_own(self) -> bool:
         """Whether the plan of the request names only what this source removes."""
@@ -50,6 +60,12 @@ class RequestSource(StepSource, Protocol):
     def owns(self, owner: ObjectRef) -> bool:
         del owner
         return False
+
+
+def management_target(teardown: Teardown) -> ClusterTarget:
+    """The target of a request about an object on the management cluster (pure)."""
+    # No other controller handles the target. There are no credentials.
+    return ClusterTarget(ref=teardown.spec.target, secret="", has_class=True)
 
 
 class RequestedSteps(RequestSource):

@@ -106,10 +106,11 @@ async def request(
     now: datetime,
     max_objects: int | None = None,
     volumes: VolumePolicy = VolumePolicy.RETAIN,
+    title: str = "",
 ) -> Teardown:
     """The Teardown that deletes the target: a new one, or an existing request that is not finished or cancelled.
 
-    It has no plan yet: the manager writes it.
+    It has no plan yet: the manager writes it. `title`: default is the target.
     """
     by = await whoami(client)
     while True:
@@ -126,6 +127,7 @@ async def request(
             now=now,
             max_objects=max_objects,
             volumes=volumes,
+            title=title,
         )
         try:
             return msgspec.convert(await client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
@@ -142,6 +144,7 @@ def request_manifest(
     now: datetime,
     max_objects: int | None = None,
     volumes: VolumePolicy = VolumePolicy.RETAIN,
+    title: str = "",
 ) -> Teardown:
     """The manifest of a requested Teardown (pure)."""
     options = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
@@ -150,7 +153,7 @@ def request_manifest(
     return Teardown(
         metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | options),
         spec=TeardownSpec(
-            title=str(target),
+            title=title or str(target),
             target=target,
             cause=Cause.REQUESTED.value,
             requested_at=now.replace(microsecond=0),

@@ -12,7 +12,7 @@ from rich.console import Console
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState, Plan, Step
 from unwind.cli import plan
-from unwind.cli.delete import refuse
+from unwind.cli.deletion_results import refuse
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
 from unwind.preview.member_preview import BoundVolume

@@ -27,7 +27,7 @@ def test_every_write_of_a_teardown_is_checked_but_its_status() -> None:
     expressions = " ".join(item["expression"] for item in policy["spec"]["validations"])
     assert "check('delete').allowed()" in expressions
     variables = {item["name"]: item["expression"] for item in policy["spec"]["variables"]}
-    assert RESOURCE_ANNOTATION in variables["resource"]
+    assert RESOURCE_ANNOTATION in variables["said"]
     assert variables["manager"] == BY_MANAGER
 
 
