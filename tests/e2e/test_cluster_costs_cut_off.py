@@ -1,0 +1,76 @@
+"""A cluster that cannot be reached for a minute while it is deleted, with each gate: only the time changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.e2e.cluster_costs import FEATURES, GATES, CostScene
+from tests.e2e.gated_clusters import grounds, new_namespace
+from tests.eventually import eventually
+from unwind.api.unwind import Gate, Phase
+from unwind.local import companions, tools
+from unwind.local.cluster import ALL_RIGHTS
+from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.e2e.gated_clusters import Ground
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+_MINUTE = 60.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def ground() -> AsyncIterator[Ground]:
+    """A plane with Cluster API, the controller of KubeadmControlPlanes, and a cloud."""
+    async with (
+        grounds(features=FEATURES, cloud=True) as ground,
+        companions.running(tools.KUBEADM_CONTROL_PLANE, ground.management),
+        ground.manager(),
+    ):
+        await ground.until_discovered()
+        yield ground
+
+
+@pytest.mark.parametrize("gate", GATES)
+async def test_a_cluster_that_is_cut_off_for_a_minute_is_held_until_it_is_known_what_is_gone(
+    ground: Ground, gate: Gate, tmp_path: Path
+) -> None:
+    scene = CostScene(ground, new_namespace(), gate)
+    direct = ground.member.connection(f"through-{scene.namespace}", groups=ALL_RIGHTS)
+    async with Proxy(direct.server) as proxy, scene.running():
+        await scene.profiles()
+        cluster = await scene.costly_cluster()
+        await scene.make_costs(tmp_path)
+        await scene.lead_to(msgspec.structs.replace(direct, server=proxy.url))
+        scene.operator.working.clear()
+        await scene.delete()
+        await cluster.teardown(lambda it: it.phase is Phase.HELD and "orders" in it.status.blocked_by)
+        assert proxy.accepted, "the manager does not go by the proxy"
+
+        # It does not answer, and then it refuses connections. Meanwhile everything is cleaned up.
+        proxy.hold()
+        scene.operator.working.set()
+        await eventually(lambda: not scene.outside() & scene.uids, "cleaned up outside")
+        await asyncio.sleep(_MINUTE / 2)
+        proxy.close()
+        proxy.resume()
+        await asyncio.sleep(_MINUTE / 2)
+        assert scene.gone_at() == []
+        held = await cluster.teardown(lambda it: True)
+        assert held.phase is Phase.HELD
+        print(f"{gate.value}: {held.status.blocked_by}")
+        for blocker in held.status.blockers:
+            print("  ", blocker.step, blocker.object, blocker.reason, blocker.message)
+
+        proxy.reopen()
+        await cluster.until_gone()
+        await scene.check(await cluster.teardown())
