@@ -118,19 +118,18 @@ def _row(chart: TimelineChart, row: TimelineRow, y: float) -> Iterator[str]:
     told = "" if seconds is None else duration(seconds)
     yield text_element(_WIDTH - _MARGIN, y + 4.5, look if told else "muted", told or "-", anchor="end")
     if not row.skipped:
-        start = _x(chart, chart.place(row.started_at or chart.ends_at))
-        if start - _LEFT > _LEAST:
+        begins = _x(chart, chart.place(row.started_at or chart.ends_at))
+        if begins - _LEFT > _LEAST:
             # What it waits for is not its own time.
-            yield f'<path class="arrow loose over" d="M{_LEFT:.1f} {y:.1f}H{start - 2:.1f}"/>'
+            yield f'<path class="arrow loose over" d="M{_LEFT:.1f} {y:.1f}H{begins - 2:.1f}"/>'
+    start, end = chart.place(row.started_at or chart.ends_at), chart.place(row.ended_at or chart.ends_at)
     if row.started_at:
-        start, end = chart.place(row.started_at), chart.place(row.ended_at or chart.ends_at)
         yield _rect(chart, start, end, y, EFFORTS.get(row.effort, "unknown"))
-        for block in row.blocks:
-            yield _rect(
-                chart, chart.place(block.at), chart.place(block.until or chart.ends_at), y, "stop", height=_BAR - 5
-            )
-        if row.critical:
-            yield _rect(chart, start, end, y + _BAR / 2 + 3.5, "ink", height=2.5)
+    for block in row.blocks:
+        from_, until = chart.place(block.at), chart.place(block.until or chart.ends_at)
+        yield _rect(chart, from_, until, y, "stop", height=_BAR - 5)
+    if row.started_at and row.critical:
+        yield _rect(chart, start, end, y + _BAR / 2 + 3.5, "ink", height=2.5)
     yield "</g>"
 
 
