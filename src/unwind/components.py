@@ -20,6 +20,7 @@ from unwind.server.routes import CABundleTarget, Route
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
+    from pathlib import Path
 
     from prometheus_client import CollectorRegistry
 
@@ -100,6 +101,7 @@ class ManagerContext:
         policy: DeletePolicy,
         best_effort: float,
         keep_teardowns: timedelta,
+        archive: Path | None = None,
         protection: Protection = Protection(),  # noqa: B008 - frozen
         notification_hosts: frozenset[str] = frozenset(),
         notification_ca: bytes = b"",
@@ -127,6 +129,8 @@ class ManagerContext:
         """The timeout of a best-effort removal in seconds."""
         self.keep_teardowns = keep_teardowns
         """How long finished Teardowns are kept."""
+        self.archive = archive
+        """The directory that finished Teardowns are written to; None: they are not."""
         self.protection = protection
         """How deletion protection is enforced, and what may be read for it. The feature gate enables it."""
         self.notification_hosts = notification_hosts

@@ -617,6 +617,8 @@ class EventReason(StrEnum):
     """A Teardown that the manager did not write has the name of a record. It is ignored."""
     RECORD_NOT_STORED = "RecordNotStored"
     """The CRD of Teardowns is from an earlier version, so a record could not be written. The deletion waits."""
+    NOT_ARCHIVED = "NotArchived"
+    """A finished Teardown could not be written to the archive. It stays until that succeeds."""
     KEPT = "Kept"
     """The external resource was kept on purpose; the ledger records it."""
     NOTIFICATION_FAILED = "NotificationFailed"

@@ -36,5 +36,9 @@ class ManagerWorkload(msgspec.Struct, frozen=True, kw_only=True):
     no_proxy: str = ""
     extra_ca: str = "unwind-extra-ca"
     """A ConfigMap with further CA certificates for chart repositories. It need not exist."""
+    volumes: list[Object] = []
+    """Further volumes of the Pod, such as the one of the archive."""
+    volume_mounts: list[Object] = []
+    """Where the container has them."""
     uninstall_args: list[str] = []
     """Arguments of `unwind uninstall` before `helm uninstall`, such as --leave-addons."""

@@ -164,6 +164,7 @@ class ClusterTeardownController(Controller[Key]):
             cause=Cause.CLUSTER_DELETED,
             keep=keep,
             clock=deps.clock,
+            archive=deps.archive,
         )
         self._runners: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after

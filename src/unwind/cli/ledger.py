@@ -16,6 +16,10 @@ from unwind.api.meta import ObjectRef, find
 from unwind.api.names import SET_ASIDE_ANNOTATION, ConditionType
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
 from unwind.cli import console, teardowns
+from unwind.cli.archives import (
+    ArchiveOption,
+    read_archive,
+)
 from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from unwind.api.unwind import Entry
+    from unwind.teardown.archive_documents import ArchivedTeardown, LeftObject
 
 Form = Literal["table", "json", "yaml"]
 
@@ -114,15 +118,20 @@ async def ledger(
         bool, Parameter(negative="", help="Show only objects that cost money: load balancers, volumes, node pools.")
     ] = False,
     output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    archive: ArchiveOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """List the objects that were left behind, each with the reason, the decision maker and the time.
 
-    Read from Inventories and Teardowns, which are deleted some days after they finish (`unwind run --keep-teardowns`).
+    Read from Inventories and Teardowns, which are deleted some days after they finish (`unwind run --keep-teardowns`),
+    or from an archive of finished Teardowns (`unwind run --archive`).
     """
-    async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-ledger") as client:
-        whole = await read_ledger(client, cluster, namespace)
+    if archive:
+        whole = archived_ledger(read_archive(archive, kubeconfig=kubeconfig, context=context), cluster, namespace)
+    else:
+        async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-ledger") as client:
+            whole = await read_ledger(client, cluster, namespace)
     if costs:
         whole = Ledger(left=tuple(row for row in whole.left if row.costs))
     if output == "json":
@@ -149,6 +158,47 @@ async def read_ledger(client: Client, cluster: str | None, namespace: str | None
             member = inventory.spec.member.object
             if teardowns.is_selected(member, cluster, namespace) or member.uid in uids:
                 left += of_inventory(inventory)
+    return _assembled(every_one, selected, left, cluster, namespace)
+
+
+def archived_ledger(documents: Iterable[ArchivedTeardown], cluster: str | None, namespace: str | None) -> Ledger:
+    """The ledger of an archive: as that of a cluster, but of all Teardowns that have finished."""
+    by_uid = {document.teardown.metadata.uid: document for document in documents}
+    every_one = [document.teardown for document in by_uid.values()]
+    selected = teardowns.chosen(every_one, cluster, namespace)
+    chosen = {teardown.metadata.uid for teardown in selected}
+    # A withdrawal from a cluster and its deletion may both have an object in their ledgers.
+    left = dict.fromkeys(
+        _left_row(line)
+        for uid, document in by_uid.items()
+        for line in document.ledger
+        if uid in chosen or teardowns.is_selected(line.cluster, cluster, namespace)
+    )
+    return _assembled(every_one, selected, list(left), cluster, namespace)
+
+
+def _left_row(line: LeftObject) -> LedgerRow:
+    return LedgerRow(
+        cluster=str(line.cluster),
+        object=line.object,
+        owner=str(line.owner),
+        kept=line.kept,
+        removed=line.removed,
+        costs=_costs(line.owner, line.object, line.source),
+        reason=line.reason,
+        message=line.message,
+        by=line.by,
+        at=line.at,
+    )
+
+
+def _assembled(
+    every_one: list[Teardown],
+    selected: list[Teardown],
+    left: list[LedgerRow],
+    cluster: str | None,
+    namespace: str | None,
+) -> Ledger:
     return Ledger(
         released=tuple(sorted(map(_released, filter(_was_released, selected)), key=_when_released, reverse=True)),
         left=tuple(sorted(left, key=_when_left, reverse=True)),
@@ -202,7 +252,7 @@ def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
                 owner=str(inventory.spec.owner),
                 kept=entry.kept or entry.adopted,
                 removed=removed,
-                costs=_costs(inventory, entry),
+                costs=_costs(inventory.spec.owner, entry.object, entry.source),
                 reason=note.reason,
                 message=note.message,
                 by=note.by,
@@ -214,10 +264,10 @@ def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
 _COSTLY = frozenset({"PersistentVolumeClaim", "PersistentVolume", "Ingress", "Gateway", "NodePool"})
 
 
-def _costs(inventory: Inventory, entry: Entry) -> str:
-    if inventory.spec.owner.group == INVENTORIES.group and inventory.spec.owner.kind == rules.KIND:
-        return entry.source or entry.object.kind
-    return entry.object.kind if entry.object.kind in _COSTLY else ""
+def _costs(owner: ObjectRef, ref: ObjectRef, source: str) -> str:
+    if owner.group == INVENTORIES.group and owner.kind == rules.KIND:
+        return source or ref.kind
+    return ref.kind if ref.kind in _COSTLY else ""
 
 
 def standing(inventory: Inventory) -> list[ObjectRef]:

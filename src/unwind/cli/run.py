@@ -114,6 +114,13 @@ def run(
             help="How long finished Teardowns, with their ledger, are kept.",
         ),
     ] = "7d",
+    archive: Annotated[
+        File,
+        Parameter(
+            env_var="UNWIND_ARCHIVE",
+            help="Directory that each finished Teardown is written to, with its ledger; it must exist.",
+        ),
+    ] = None,
     protection_mode: Annotated[
         Mode,
         Parameter(
@@ -177,6 +184,7 @@ def run(
         delete_policy=_policy(delete_policy),
         best_effort=duration(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
         keep_teardowns=duration(keep_teardowns, option="--keep-teardowns"),
+        archive=archive,
         protection=Protection(
             mode=protection_mode,
             groups=None if authorized_groups is None else tuple(words(authorized_groups)),

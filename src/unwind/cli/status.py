@@ -16,6 +16,10 @@ from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.cli import arguments, console, teardowns
+from unwind.cli.archives import (
+    ArchiveOption,
+    read_archive,
+)
 from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
     from unwind.kube.cache import Change
     from unwind.kube.client import Object
+    from unwind.render.timeline import TimelineChart
+    from unwind.teardown.archive_documents import ArchivedTeardown
 
 Target = Annotated[
     str | None,
@@ -77,6 +83,7 @@ async def status(
     output: Annotated[
         Form, Parameter(name=["--output", "-o"], help="Output format; svg draws the --timeline of one teardown.")
     ] = "table",
+    archive: ArchiveOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -86,6 +93,10 @@ async def status(
     per change; with -o json or yaml, it prints each Teardown when it changes.
     """
     _check(cluster, watch=watch, timeline=timeline, output=output)
+    if archive:
+        documents = read_archive(archive, watch=watch, timeout=timeout, kubeconfig=kubeconfig, context=context)
+        _show_archived(documents, cluster, namespace, timeline=timeline, output=output)
+        return
     within = seconds_of(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
         every = await teardowns.list_kind(client, TEARDOWNS)
@@ -97,7 +108,8 @@ async def status(
         _nothing(cluster, namespace, some=bool(every))
         return
     if timeline:
-        _show_timelines(teardowns.readable(found), output)
+        now = datetime.now(UTC)
+        _show_timelines({item.metadata.name: timeline_chart(item, now=now) for item in readable(found)}, output)
         return
     if output in ("json", "yaml"):
         console.show_objects([plain_object(item) for item in found], output)
@@ -115,23 +127,50 @@ def _check(cluster: str | None, *, watch: bool, timeline: bool, output: Form) ->
         raise UsageError("-o svg needs --timeline", remedy="`unwind plan -o svg` draws the waves of a deletion")
 
 
-def _show_timelines(found: list[Teardown], output: Form) -> None:
-    now = datetime.now(UTC)
-    charts = [timeline_chart(item, now=now) for item in shown.ordered(found)]
+def _show_archived(
+    documents: list[ArchivedTeardown], cluster: str | None, namespace: str | None, *, timeline: bool, output: Form
+) -> None:
+    """Show the Teardowns of an archive as those of a cluster."""
+    by_uid = {item.teardown.metadata.uid: item for item in documents}
+    every = [item.teardown for item in by_uid.values()]
+    found = teardowns.chosen(every, cluster, namespace, finished=False)
+    if not found and (cluster is not None or output in ("table", "wide")):
+        _nothing(cluster, namespace, some=bool(every), where="the archive")
+        return
+    if timeline:
+        now = datetime.now(UTC)
+        charts = {
+            item.metadata.name: timeline_chart(item, now=now, more=by_uid[item.metadata.uid].timeline)
+            for item in shown.ordered(found)
+        }
+        _show_timelines(charts, output)
+    elif output in ("json", "yaml"):
+        console.show_objects([_object(item) for item in found], output)
+    else:
+        console.show(_picture(found, cluster, output))
+
+
+def readable(found: list[Object]) -> list[Teardown]:
+    """The decoded Teardowns, in the order in which they are shown."""
+    return shown.ordered(teardowns.readable(found))
+
+
+def _show_timelines(charts: dict[str, TimelineChart], output: Form) -> None:
+    """Show timelines, by the names of their Teardowns."""
     if output == "svg":
         if len(charts) > 1:
-            names = ", ".join(item.metadata.name for item in shown.ordered(found))
             raise UnwindError(
-                f"cannot draw {len(charts)} teardowns as one SVG", remedy=f"use the name of one Teardown: {names}"
+                f"cannot draw {len(charts)} teardowns as one SVG",
+                remedy=f"use the name of one Teardown: {', '.join(charts)}",
             )
-        sys.stdout.writelines(map(timeline_svg, charts))
+        sys.stdout.writelines(map(timeline_svg, charts.values()))
     elif output == "json":
-        console.show_json([timeline_document(chart) for chart in charts])
+        console.show_json([timeline_document(chart) for chart in charts.values()])
     elif output == "yaml":
-        console.show_objects([timeline_document(chart) for chart in charts], "yaml")
+        console.show_objects([timeline_document(chart) for chart in charts.values()], "yaml")
     else:
         parts: list[RenderableType] = []
-        for chart in charts:
+        for chart in charts.values():
             parts += [Text()] if parts else []
             parts.append(TimelineText(chart, every=output == "wide"))
         console.show(Group(*parts))
@@ -150,9 +189,9 @@ def plain_object(obj: Object) -> Object:
     return {"apiVersion": TEARDOWNS.api_version, "kind": TEARDOWNS.kind, **obj, "metadata": metadata}
 
 
-def _nothing(cluster: str | None, namespace: str | None, *, some: bool) -> None:
+def _nothing(cluster: str | None, namespace: str | None, *, some: bool, where: str = "this cluster") -> None:
     if cluster is not None:
-        remedy = "list teardowns with `unwind status`" if some else "this cluster has no teardowns"
+        remedy = "list teardowns with `unwind status`" if some else f"{where} has no teardowns"
         raise UnwindError(f"no teardown{teardowns.selection_suffix(cluster, namespace)} found", remedy=remedy)
     console.announce(f"No teardowns found{teardowns.selection_suffix(None, namespace)}.")
 

@@ -113,6 +113,17 @@ ALERTS = (
         description="Reconciles of {{ $labels.controller }} fail {{ $value | humanize }} times a second. See the logs.",
     ),
     Alert(
+        name="UnwindArchiveFailing",
+        expr="sum(unwind_archive_pending_teardowns) > 0",
+        after="15m",
+        severity="warning",
+        summary="{{ $value }} finished teardowns are not in the archive",
+        description=(
+            "Their Teardowns stay in the API server until they are. The Event NotArchived on each of them, and the logs"
+            " of the manager, say why."
+        ),
+    ),
+    Alert(
         name="UnwindPolicyRestored",
         expr="sum by (kind) (increase(unwind_policies_restored_total[15m])) > 3",
         after="0m",

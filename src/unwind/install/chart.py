@@ -119,7 +119,7 @@ def templates() -> dict[str, str]:
         replicas=helm.value(".Values.replicas"),
         pull_policy=helm.value(".Values.image.pullPolicy"),
         pull_secrets=helm.value(".Values.imagePullSecrets"),
-        args=helm.items(".Values.args"),
+        args=[*helm.items(".Values.args"), *helm.items('include "unwind.archiveArgs" . | fromJsonArray')],
         env=helm.items(".Values.env"),
         resources=helm.value(".Values.resources"),
         node_selector=helm.value(".Values.nodeSelector"),
@@ -131,6 +131,8 @@ def templates() -> dict[str, str]:
         https_proxy=helm.value(".Values.proxy.https"),
         no_proxy=helm.value(".Values.proxy.noProxy"),
         extra_ca=helm.value(".Values.extraCAConfigMap"),
+        volumes=helm.items('include "unwind.archiveVolumes" . | fromJsonArray'),
+        volume_mounts=helm.items('include "unwind.archiveMounts" . | fromJsonArray'),
         uninstall_args=helm.items(".Values.uninstallArgs"),
     )
     setting = Setting(

@@ -53,7 +53,7 @@ def deployment(namespace: str, workload: ManagerWorkload) -> Object:
         "resources": workload.resources,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": VOLUME_MOUNTS,
+        "volumeMounts": [*VOLUME_MOUNTS, *workload.volume_mounts],
     }
     spec = {
         "serviceAccountName": MANAGER,
@@ -86,7 +86,7 @@ def deployment(namespace: str, workload: ManagerWorkload) -> Object:
         "securityContext": POD_SECURITY,
         "terminationGracePeriodSeconds": _GRACE,
         "containers": [container],
-        "volumes": volumes(workload),
+        "volumes": [*volumes(workload), *workload.volumes],
     }
     template = {
         "metadata": {"labels": {**workload.pod_labels, **SELECTOR}, "annotations": workload.pod_annotations},

@@ -95,6 +95,7 @@ class UnjoinController(Controller[Key]):
             cause=Cause.UNJOINED,
             keep=keep,
             clock=deps.clock,
+            archive=deps.archive,
         )
         self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
         self._source = WorkSteps(client, caches, clock=deps.clock)

@@ -8,7 +8,9 @@ import os
 import re
 import signal
 import socket
+import threading
 import uuid
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version as version_of
@@ -50,6 +52,7 @@ from unwind.server.path_segments import Segments
 from unwind.server.reachability import Answering
 from unwind.server.reachability import route as answering_route
 from unwind.server.tls import CertificateFiles, Tls, WatchedFiles, read_files
+from unwind.teardown.archive_directory import ArchiveDirectory, ArchiveError, ArchiveOptionError
 from unwind.teardown.records import KEEP
 from unwind.teardown.step_removers import BEST_EFFORT
 
@@ -67,6 +70,7 @@ log = logs.get(__name__)
 Wire: TypeAlias = "Callable[[ManagerContext], Sequence[Components]]"
 
 # Few requests are expected here (probes, scrapes), so the limits are low.
+_ARCHIVE_CHECK = 10.0
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
 
 
@@ -93,6 +97,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     delete_policy: DeletePolicy = DeletePolicy.MANAGE
     best_effort: float = BEST_EFFORT
     keep_teardowns: timedelta = KEEP
+    archive: Path | None = None
     protection: Protection = Protection()
     notification_hosts: frozenset[str] = frozenset()
     notification_ca: Path | None = None
@@ -173,6 +178,8 @@ class _Process:
         options = self._options
         connection = await asyncio.to_thread(kubeconfig.load, options.kubeconfig, context=options.context)
         serves, controls = Role.SERVING in options.roles, Role.CONTROLLERS in options.roles
+        if controls and options.archive:
+            await _check_archive(options.archive)
         probed = self._take(options.metrics_listen, "--metrics-listen")
         called = self._take(options.listen, "--listen") if serves else None
 
@@ -223,6 +230,7 @@ class _Process:
             policy=options.delete_policy,
             best_effort=options.best_effort,
             keep_teardowns=options.keep_teardowns,
+            archive=options.archive,
             protection=options.protection,
             notification_hosts=options.notification_hosts,
             notification_ca=await _authorities(options.notification_ca),
@@ -342,6 +350,32 @@ class _Process:
         self._requests.watch(listener)
         self._stack.push_async_callback(listener.close, grace=0.5)
         log.info("listening", listener=listener.name, address=str(address_of(listening)))
+
+
+async def _check_archive(path: Path) -> None:
+    """Raise UnwindError if the archive cannot be used. If it only cannot be used now, the manager starts: gates are
+    more important, and documents are written later."""
+    checked: Future[None] = Future()
+    checked.set_running_or_notify_cancel()
+
+    def check() -> None:
+        try:
+            ArchiveDirectory(path).check()
+            checked.set_result(None)
+        except ArchiveError as error:
+            checked.set_exception(error)
+
+    # Not in a thread of the loop's pool: one that hangs would be waited for at the end.
+    threading.Thread(target=check, name="archive check", daemon=True).start()
+    try:
+        async with asyncio.timeout(_ARCHIVE_CHECK):
+            await asyncio.wrap_future(checked)
+    except ArchiveOptionError:
+        raise
+    except ArchiveError as error:
+        log.warning("archive not usable, will retry", why=str(error))
+    except TimeoutError:
+        log.warning("archive not usable, will retry", why=f"{path} did not answer in {_ARCHIVE_CHECK:.0f}s")
 
 
 class _Version(msgspec.Struct, rename="camel"):

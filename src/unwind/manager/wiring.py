@@ -61,7 +61,7 @@ from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
-from unwind.components import PROTECTION_GATE, Components
+from unwind.components import PROTECTION_GATE, Components, Role
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
@@ -93,6 +93,8 @@ from unwind.protection.webhook import DenialReporter, ProtectionWebhook, Restore
 from unwind.server.registration import RegistrationDeps
 from unwind.server.routes import CABundleTarget
 from unwind.server.webhook_controller import WebhookController
+from unwind.teardown.archive_controller import ArchiveController
+from unwind.teardown.archive_directory import ArchiveDirectory
 from unwind.teardown.gate import GateSources
 from unwind.teardown.recorded_objects import RecordedGateSource
 from unwind.teardown.request_controller import RequestController
@@ -131,6 +133,8 @@ class Shared:
         self.members = Members(client, troubled=_log_member_failed)
         """The connections to member clusters."""
         self.inventories = Inventories(client, namespace=namespace)
+        self.archive = self._archive() if context.archive and Role.CONTROLLERS in context.roles else None
+        """Writes finished Teardowns to a directory, if there is one."""
         self.plugins = tuple(installed())
         self.external_ends = MemberEnds(client, namespace=namespace)
         """Connections to external systems, for objects on members."""
@@ -140,6 +144,7 @@ class Shared:
             deleters=BUILTIN,
             plugins=self.plugins,
             external_ends=self.external_ends,
+            archive=self.archive,
         )
         """For add-ons and Works."""
         self.teardown = msgspec.structs.replace(
@@ -166,6 +171,21 @@ class Shared:
             else RecordedGateSource(self.inventories),
             *([MemberGateSource(client)] if Feature.KARMADA in context.features else []),
             *([PolicyGateSource(self.policies)] if context.features & features.POLICIES else []),
+        )
+
+    def _archive(self) -> ArchiveController:
+        context = self._context
+        assert context.archive  # noqa: S101 - for the type checker
+        return ArchiveController(
+            ArchiveDirectory(context.archive),
+            self.caches,
+            self.inventories,
+            keys=self.keys,
+            owner=context.shards,
+            metrics=context.metrics,
+            registry=context.registry,
+            recorder=context.recorder,
+            clock=ServerClock(context.client.time),
         )
 
     @cached_property
@@ -340,6 +360,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
         controllers=(
             caches,
             shared.withdrawals,
+            *([shared.archive] if shared.archive else []),
             RequestController(
                 client,
                 caches,

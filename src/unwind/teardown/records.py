@@ -18,6 +18,7 @@ from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
+from unwind.teardown.archive_controller import ASK_AGAIN, may_forget
 from unwind.teardown.status import TeardownProgress
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
     from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
+    from unwind.teardown.archive_controller import Archive
     from unwind.teardown.drafts import Drafted, PolicyTerms, TeardownNotice
     from unwind.teardown.signatures import RecordKeys
 
@@ -73,9 +75,10 @@ class TeardownRecords:
         cause: Cause,
         keep: timedelta,
         clock: Clock,
+        archive: Archive | None = None,
     ) -> None:
         """`keys`: verify the signatures of records. `group`: the API group of the targets. `cause`: the cause of the
-        Teardowns. `keep`: how long a finished record is kept."""
+        Teardowns. `keep`: how long a finished record is kept. `archive`: a record is kept until it is there."""
         self._client = client
         self._keys = keys
         self._recorder = recorder
@@ -85,6 +88,7 @@ class TeardownRecords:
         self._cause = cause
         self._keep = keep
         self._clock = clock
+        self._archive = archive
         self.cleaned: set[str] = set()
         """The uids of deleted targets for which no cleanup is left."""
 
@@ -130,7 +134,7 @@ class TeardownRecords:
         due: list[float] = []
         for teardown in self._naming(key):
             if self._keys.genuine(teardown):
-                left = left_of(teardown, keep=self._keep, now=self._clock.now())
+                left = left_of(teardown, keep=self._keep, now=self._clock.now(), archive=self._archive)
             elif self._keys.is_of_another(teardown):
                 continue
             elif SET_ASIDE_LABEL in teardown.metadata.labels:
@@ -278,10 +282,12 @@ def _same(cause: str, other: Cause) -> bool:
     return cause == other or (cause in of_clusters and other in of_clusters)
 
 
-def left_of(teardown: Teardown, *, keep: timedelta, now: datetime) -> float | None:
-    """The seconds that a record is still kept; None if it is not finished (pure)."""
+def left_of(teardown: Teardown, *, keep: timedelta, now: datetime, archive: Archive | None = None) -> float | None:
+    """The seconds that a record is still kept; None if it is not finished. One that is not in the archive yet is kept
+    for longer."""
     ended = teardown.status.finished_at
-    return max(0.0, (ended + keep - now).total_seconds()) if teardown.finished and ended else None
+    left = max(0.0, (ended + keep - now).total_seconds()) if teardown.finished and ended else None
+    return ASK_AGAIN if left == 0 and not may_forget(archive, teardown) else left
 
 
 def _aside_left(teardown: Teardown, *, keep: timedelta, now: datetime) -> float:

@@ -38,6 +38,7 @@ from unwind.kube.events import Regarding
 from unwind.kube.updates import set_finalizer
 from unwind.teardown import cancellation, plan, requests
 from unwind.teardown import status as teardown_status
+from unwind.teardown.archive_controller import may_forget
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
 from unwind.teardown.request_refusals import RefusedError, RequestRefusal
@@ -69,6 +70,8 @@ log = logs.get(__name__)
 _REQUEUE = 10.0
 # The cache has normally caught up by then; if not, the key is requeued again.
 _SOON = 1.0
+# Writing a document takes a moment, and `unwind cancel` waits for it.
+_UNARCHIVED = 2.0
 
 
 class RequestController(Controller[Key]):
@@ -163,10 +166,11 @@ class RequestController(Controller[Key]):
                 runner.target_gone()
             return source.rechecks
         if teardown.finished:
-            await self._clean(teardown)
+            if not await self._clean(teardown):
+                return _UNARCHIVED
             if teardown.metadata.terminating:
                 return None  # without its finalizer it is gone
-            left = left_of(teardown, keep=self._keep, now=self._clock.now())
+            left = left_of(teardown, keep=self._keep, now=self._clock.now(), archive=self._deps.archive)
             if left == 0:
                 owners = await self._owners(teardown)
                 await forget(self._client, self._deps.inventories, teardown, owners=owners)
@@ -209,8 +213,7 @@ class RequestController(Controller[Key]):
             return _SOON  # the cache is behind
         if now.finished:
             self._teardowns.take(now)
-            await self._clean(now)
-            return None
+            return None if await self._clean(now) else _UNARCHIVED
         try:
             done = await self._source(now).cancel(self._clock.now())
         except UnwindError as error:
@@ -263,9 +266,10 @@ class RequestController(Controller[Key]):
         self._queue.add(key)  # there may be a new Teardown of that name
         return None
 
-    async def _clean(self, teardown: Teardown) -> None:
+    async def _clean(self, teardown: Teardown) -> bool:
         """Delete inventories without ledger entries; those with ledger entries are kept as long as the record. Then its
-        end is recorded, and it needs no finalizer any more."""
+        end is recorded, and it needs no finalizer any more. False if it is not in the archive yet: its finalizer
+        stays, because a cancelled one is gone without it."""
         meta, inventories = teardown.metadata, self._deps.inventories
         if meta.uid not in self._cleaned:
             chunks = await inventories.owned(await self._owners(teardown))
@@ -273,7 +277,10 @@ class RequestController(Controller[Key]):
             await inventories.discard_all(chunk for chunk in chunks if refused or not ledgered(chunk))
             self._cleaned.add(meta.uid)
         if Finalizer.TEARDOWN in meta.finalizers:
+            if not may_forget(self._deps.archive, teardown):
+                return False
             await set_finalizer(self._client, TEARDOWNS, meta, Finalizer.TEARDOWN, wanted=False)
+        return True
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
         """The Teardown with its plan, after the inventory is written; None if refused; or seconds until a requeue."""

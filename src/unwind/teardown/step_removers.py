@@ -23,6 +23,7 @@ from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.removal import Removal, unmark_all
+from unwind.teardown.archive_controller import Archive
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
     external_ends: ExternalEnds | None = None
     best_effort: float = BEST_EFFORT
     clock: Clock = SYSTEM
+    archive: Archive | None = None
+    """Where finished Teardowns are recorded. They are not deleted before that."""
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):

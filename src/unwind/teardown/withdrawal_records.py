@@ -25,6 +25,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
+from unwind.teardown.archive_controller import may_forget
 from unwind.teardown.force_release import LetGo
 from unwind.teardown.recorded_removal import LiveRemoval, RecordedRemoval, member_shard
 from unwind.teardown.records import KEEP, NotStoredError, TeardownCaches, TeardownRecords, left_of
@@ -94,7 +95,9 @@ class WithdrawalRecords(Controller[str]):
             cause=Cause.WITHDRAWN,
             keep=keep,
             clock=deps.clock,
+            archive=deps.archive,
         )
+        self._archive = deps.archive
         self._live: dict[str, LiveRemoval] = {}
         self._started: datetime | None = None
         self._teardowns.subscribe(self._teardown_changed)
@@ -243,7 +246,7 @@ class WithdrawalRecords(Controller[str]):
         if record is None or not self._teardowns.synced or self._is_live(record):
             return None
         if record.finished:
-            left = left_of(record, keep=self._keep, now=self._clock.now())
+            left = left_of(record, keep=self._keep, now=self._clock.now(), archive=self._archive)
             if left == 0:
                 await self._forget(record)
             return left or None
@@ -344,10 +347,14 @@ class WithdrawalRecords(Controller[str]):
 
     async def _make_room(self, subject: RecordedRemoval) -> None:
         """Delete the finished record of an earlier prune of the same generation: a profile is also pruned if only its
-        sources change."""
+        sources change. If the earlier one is not in the archive yet, it stays, and the new prune has no record: a
+        removal does not wait for the archive."""
         before = self._teardowns.cache.get(Key("", subject.name))
         if before and before.finished and before.spec.cause == Cause.PRUNED and self._keys.genuine(before):
-            await self._delete(before)
+            if may_forget(self._archive, before):
+                await self._delete(before)
+            else:
+                log.warning("removal not recorded", target=str(subject.owner), why="the record before is not archived")
 
     async def _delete(self, record: Teardown) -> None:
         with suppress(NotFoundError):  # already deleted

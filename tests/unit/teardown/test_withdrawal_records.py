@@ -113,7 +113,7 @@ class Scene:
         self.keys = RecordKeys(client, namespace="home")
         self.woken = 0
         self.inventories = Inventories(client, namespace="home")
-        deps = cast("RemovalDeps", SimpleNamespace(inventories=self.inventories, clock=self.clock))
+        deps = cast("RemovalDeps", SimpleNamespace(inventories=self.inventories, clock=self.clock, archive=None))
         self.records = WithdrawalRecords(
             client,
             self.caches,
@@ -435,3 +435,35 @@ async def test_a_small_prune_writes_nothing_and_the_record_of_a_prune_takes_no_i
         await it.pass_time(KEEP.total_seconds() + 1)
         assert await it.found() == []
         assert await it.inventory_names() == ["s-1-0"], "its owner still has it"
+
+
+class Volume:
+    """An archive that has no documents until a test says so."""
+
+    def __init__(self) -> None:
+        self.works = False
+
+    def holds(self, teardown: Teardown) -> bool:
+        del teardown
+        return self.works
+
+
+async def test_a_record_that_is_not_archived_is_kept_and_the_next_prune_does_not_wait_for_it() -> None:
+    async with running() as it:
+        volume = it.records._archive = Volume()
+        mine = msgspec.structs.replace(it.removal(), deleted_at=None, generation=3)
+        it.follow(mine, Removing("Protected"))
+        await it.pass_time(1)
+        await it.records.settle(mine)
+        await it.settled()
+        [first] = await it.found()
+        # Another one of the same generation would need its name.
+        it.follow(mine, Removing("Protected"))
+        await it.pass_time(1)
+        await it.records.settle(mine)
+        assert [item.metadata.uid for item in await it.found()] == [first.metadata.uid]
+        await it.pass_time(KEEP.total_seconds() + 1)
+        assert [item.metadata.uid for item in await it.found()] == [first.metadata.uid]
+        volume.works = True
+        await it.pass_time(60)
+        assert await it.found() == []
