@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from tests.eventually import eventually
-from tests.plane.support.commands import UNWIND, CommandResult, command
+from tests.forked_commands import UNWIND
+from tests.plane.support.commands import CommandResult, command
 from tests.plane.support.extension_registration import HOME, OURS, create_cluster, create_teardown, say, serve
 from tests.plane.support.manager_process import running
 from tests.plane.support.objects import absent, new_object, until_refused

@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.plane.support.commands import UNWIND, CommandResult, command, run
+from tests.forked_commands import UNWIND
+from tests.plane.support.commands import CommandResult, command, run
 from tests.plane.support.objects import new_object
 from unwind.api.names import DEMO_LABEL
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES

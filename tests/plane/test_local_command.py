@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from tests.eventually import eventually_sync
-from tests.plane.support.commands import UNWIND, Shell
+from tests.forked_commands import UNWIND
+from tests.plane.support.commands import Shell
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:

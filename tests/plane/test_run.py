@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import operator
+import os
 import ssl
-import subprocess
 import uuid
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from tests.eventually import eventually
+from tests.forked_commands import run_off_loop
 from tests.plane.support import profiles
-from tests.plane.support.commands import UNWIND
 from tests.plane.support.manager_process import running
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import RECORD_KEY_SECRET
@@ -211,17 +211,10 @@ async def test_the_record_of_a_teardown_goes_when_its_time_is_over(plane: Plane,
 
 async def refused(*options: str) -> str:
     """Start a manager that cannot start; what it says is one line."""
-    process = await asyncio.create_subprocess_exec(
-        UNWIND,
-        "run",
-        *options,
-        *(() if "--listen" in options else ("--listen", "127.0.0.1:0")),
-        *("--metrics-listen", "127.0.0.1:0"),
-        stderr=subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    assert process.returncode in (1, 2)
-    [line] = said.decode().splitlines()
+    listening = () if "--listen" in options else ("--listen", "127.0.0.1:0")
+    done = await run_off_loop("run", *options, *listening, "--metrics-listen", "127.0.0.1:0", env=os.environ)
+    assert done.returncode in (1, 2)
+    [line] = done.stderr.splitlines()
     assert line.startswith("unwind: ")
     return line
 

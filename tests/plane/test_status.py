@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest_asyncio
 
+from tests.forked_commands import UNWIND
 from tests.plane.support.cluster_teardowns import ensure_installed, manager, scene
-from tests.plane.support.commands import UNWIND
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.teardown_records import NOW, STUCK, Person, Record
 from unwind.api import karmada

@@ -1,4 +1,4 @@
-"""The program `unwind`, run as a person runs it."""
+"""The commands of `unwind`, run as a person runs them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests import forked_commands
 from tests.eventually import eventually_sync
+from tests.forked_commands import UNWIND
 from unwind.api.features import ALL, written
 from unwind.local import tools
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
-
-UNWIND = Path(sys.executable).with_name("unwind")
 
 
 class CommandResult:
@@ -49,10 +48,7 @@ async def run(*arguments: str, kubeconfig: Path, features: str = written(ALL)) -
     """Run a command. `features`: those of `install` and `run`; empty for what they do by default."""
     env = os.environ | {"NO_COLOR": "1", "KUBECONFIG": str(kubeconfig)}
     env |= {"UNWIND_FEATURES": features, "UNWIND_ACCEPT_SHADOWING": "true"} if features else {}
-    done = await asyncio.to_thread(
-        lambda: subprocess.run([UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False)
-    )
-    return CommandResult(done)
+    return CommandResult(await forked_commands.run_off_loop(*arguments, env=env))
 
 
 async def command(cluster: LocalCluster, *arguments: str, features: str = written(ALL)) -> CommandResult:

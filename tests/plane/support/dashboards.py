@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from playwright.async_api import async_playwright
 
-from tests.plane.support.commands import UNWIND
+from tests.forked_commands import UNWIND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 from collections import Counter
 from contextlib import suppress
@@ -15,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from tests.eventually import eventually
+from tests.forked_commands import FORK
 from unwind.api.resources import LEASES
 from unwind.cli.run import run
 from unwind.kube import kubeconfig
@@ -51,9 +51,6 @@ class Managers:
         """`serving`: the address at which they serve hooks and webhooks; by default they do not."""
         serves = ("controllers,serving", serving) if serving else ("controllers", "127.0.0.1:0")
         self._told = (str(path), namespace, str(log), *serves)
-        # From a process that has read all modules already: that is most of what it takes to start one.
-        self._start = multiprocessing.get_context("forkserver")
-        self._start.set_forkserver_preload(["unwind.cli.run", "unwind.manager.process"])
         self.process: ForkServerProcess | None = None
 
     def go_by(self, way: kubeconfig.ClusterConnection) -> None:
@@ -74,7 +71,7 @@ class Managers:
         await self.start()
 
     async def start(self) -> None:
-        self.process = self._start.Process(target=manage, args=self._told)
+        self.process = FORK.Process(target=manage, args=self._told)
         await asyncio.to_thread(self.process.start)
 
     def tell(self) -> None:

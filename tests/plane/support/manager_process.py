@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from tests.eventually import eventually
-from tests.plane.support.commands import UNWIND
+from tests.forked_commands import UNWIND, ForkedProcess
 from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Manager:
     """A process, and what it has logged."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: ForkedProcess | asyncio.subprocess.Process) -> None:
         self.process = process
         self.addresses: dict[str, str] = {}
         self.logged: list[dict[str, str]] = []
@@ -88,13 +88,14 @@ async def running(
 ) -> AsyncIterator[Manager]:
     """A manager with the rights of a namespace's manager. It is killed at the end, unless it has stopped."""
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_NAMESPACE": namespace}
-    process = await asyncio.create_subprocess_exec(
-        UNWIND,
-        "run",
-        *("--kubeconfig", kubeconfig or await manager_kubeconfig(cluster, namespace)),
-        *options,
-        env=os.environ | told | variables,
-        stderr=subprocess.PIPE,
+    arguments = "run", "--kubeconfig", str(kubeconfig or await manager_kubeconfig(cluster, namespace)), *options
+    env = os.environ | told | variables
+    # Python reads this variable when it starts.
+    forked = "PYTHONPATH" not in variables
+    process = (
+        await ForkedProcess.start(*arguments, env=env)
+        if forked
+        else await asyncio.create_subprocess_exec(UNWIND, *arguments, env=env, stderr=subprocess.PIPE)
     )
     manager = Manager(process)
     reading = asyncio.ensure_future(manager.read())

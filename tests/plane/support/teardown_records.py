@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.support.commands import UNWIND
+from tests import forked_commands
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL
 from unwind.api.rights import HOME
@@ -32,6 +32,7 @@ from unwind.api.unwind import (
 )
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from unwind.kube.client import Client
@@ -51,10 +52,8 @@ STUCK = Blocker(
 class Typed:
     """What a command has printed, and how it ended."""
 
-    def __init__(self, code: int, out: bytes, err: bytes) -> None:
-        self.code = code
-        self.out = out.decode()
-        self.err = err.decode()
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
     def json(self) -> Any:
         assert self.code == 0, self.err
@@ -77,10 +76,7 @@ class Person:
         )
 
     async def types(self, *arguments: str) -> Typed:
-        process = await self.start(str(UNWIND), *arguments)
-        out, err = await process.communicate()
-        assert process.returncode is not None
-        return Typed(process.returncode, out, err)
+        return Typed(await forked_commands.run_off_loop(*arguments, env=self.env))
 
 
 class Record:

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from tests.eventually import eventually
-from tests.plane.support.commands import UNWIND
+from tests.forked_commands import UNWIND
 from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (

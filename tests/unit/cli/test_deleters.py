@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.forked_commands import UNWIND
 from tests.unit.cli import program
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def test_the_chain_of_a_kind_is_shown_in_its_order() -> None:
 def test_the_table_fits_a_terminal_and_says_what_each_does() -> None:
     env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160"}
     ran = subprocess.run(
-        [program.UNWIND, "deleters", "apps/v1/Deployment"], env=env, capture_output=True, text=True, check=False
+        [UNWIND, "deleters", "apps/v1/Deployment"], env=env, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0
     lines = ran.stdout.splitlines()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pytest
 
-from tests.unit.cli.program import UNWIND, run
+from tests.forked_commands import UNWIND
+from tests.unit.cli.program import run
 from unwind.cli import EXIT_CODES, app
 from unwind.errors import TimedOutError, UnwindError, UsageError
 
