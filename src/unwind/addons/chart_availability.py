@@ -98,8 +98,8 @@ class ChartAvailability:
     def _known(self, where: Where) -> ChartLookup | None:
         """A cached answer that has not expired."""
         now = self._clock.monotonic()
-        for one in [one for one, it in self._answers.items() if now - it.at > _KEEP]:
-            del self._answers[one]
+        for place in [place for place, it in self._answers.items() if now - it.at > _KEEP]:
+            del self._answers[place]
         answer = self._answers.get(where)
         holds = answer and now - answer.at <= (_MISSING_HOLDS if answer.why_not else _FOUND_HOLDS)
         return answer if holds else None

@@ -112,7 +112,7 @@ def matching_profiles(
         if taken and not own:
             refused = f"its ClusterSummary name is in use by {cluster_summaries.profile_of(taken)}"
         found.append(ProfileState(key=key, profile=profile, summary=summary, refused=refused))
-    return sorted(found, key=lambda one: one.key)
+    return sorted(found, key=lambda profile: profile.key)
 
 
 def _is_of(summary: ClusterSummary, target: AddonTarget) -> bool:

@@ -64,13 +64,15 @@ def deployed_features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> t
     ]
     resources = tuple(
         DeployedResource(
-            group=one.object.group,
-            version=one.object.version,
-            kind=one.object.kind,
-            namespace=one.object.namespace,
-            name=one.object.name,
+            group=entry.object.group,
+            version=entry.object.version,
+            kind=entry.object.kind,
+            namespace=entry.object.namespace,
+            name=entry.object.name,
         )
-        for one in sorted(there, key=lambda one: (one.order, one.object.kind, one.object.namespace, one.object.name))
+        for entry in sorted(
+            there, key=lambda entry: (entry.order, entry.object.kind, entry.object.namespace, entry.object.name)
+        )
     )[:_MOST]
     provisioned = {
         item.feature_id for item in summary.status.feature_summaries if item.status == FeatureStatus.PROVISIONED

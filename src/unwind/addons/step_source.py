@@ -202,7 +202,9 @@ class SummarySteps(FollowedSource):
 
     def follow_terms(self, changed: Callable[[Key], None]) -> None:
         def tell(kind: str, change: Change[SeenProfile]) -> None:
-            before, after = (one is not None and is_paused(one.metadata) for one in (change.old, change.new))
+            before, after = (
+                profile is not None and is_paused(profile.metadata) for profile in (change.old, change.new)
+            )
             if before is not after:
                 summaries = self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key))
                 for key in {key for summary in summaries if (key := _capi_key(summary))}:
@@ -257,9 +259,9 @@ async def read_steps(
     A summary with neither a profile nor an Inventory of its own is not a step: the manager deployed nothing for it.
     """
     found = msgspec.convert(await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace), list[ClusterSummary])
-    found.sort(key=lambda one: one.metadata.name)
+    found.sort(key=lambda summary: summary.metadata.name)
     here = [summary for summary in found if is_on_cluster(summary, target)]
-    stale = [one for one in found if is_restored(one, target) and had_owner(one.metadata.name)]
+    stale = [summary for summary in found if is_restored(summary, target) and had_owner(summary.metadata.name)]
     return SourceSteps(
         steps=tuple(step_of(item, required=backed(item)) for item in here), said=tuple(map(_said_of_restored, stale))
     )

@@ -298,7 +298,7 @@ def unknown_fields(raw: Any, model: Any, path: str = "") -> list[str]:
     """The paths of a document's fields that the model does not have."""
     if isinstance(raw, list):
         inner = get_args(model)[0] if get_origin(model) is tuple else Any
-        return [one for place, item in enumerate(raw) for one in unknown_fields(item, inner, f"{path}[{place}]")]
+        return [field for place, item in enumerate(raw) for field in unknown_fields(item, inner, f"{path}[{place}]")]
     if not isinstance(raw, Mapping) or not (isinstance(model, type) and issubclass(model, msgspec.Struct)):
         return []
     fields = _types(model)

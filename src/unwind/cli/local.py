@@ -183,13 +183,15 @@ async def down(
     """Stop a control plane and delete its files."""
     names = [home.name for home in Home.all()] if all_ else [name]
     taken: dict[str, bool] = {}
-    for one in names:
-        with console.err.status(f"Stopping control plane {one!r}"):
-            taken[one] = await supervisor.down(one)
+    for plane in names:
+        with console.err.status(f"Stopping control plane {plane!r}"):
+            taken[plane] = await supervisor.down(plane)
         if output == "table":
-            console.out.print(f"Control plane {one!r} stopped." if taken[one] else f"Control plane {one!r} not found.")
+            console.out.print(
+                f"Control plane {plane!r} stopped." if taken[plane] else f"Control plane {plane!r} not found."
+            )
     if output == "json":
-        console.show_json({"down": [one for one, found in taken.items() if found]})
+        console.show_json({"down": [plane for plane, found in taken.items() if found]})
 
 
 @local.command

@@ -52,11 +52,13 @@ def mapped(secrets: Iterable[CredentialsSecret], *, member: str, namespace: str)
 
     Other names are ignored, because any user with the right to create Secrets could have chosen them.
     """
-    fitting = [one for one in secrets if one.metadata.name.startswith(CREDENTIALS_PREFIX) and one.member == member]
+    fitting = [
+        secret for secret in secrets if secret.metadata.name.startswith(CREDENTIALS_PREFIX) and secret.member == member
+    ]
     for words in ({namespace} - {""}, {EVERY_NAMESPACE}):
-        found = [one for one in fitting if one.namespaces & words]
+        found = [secret for secret in fitting if secret.namespaces & words]
         if len(found) > 1:
-            who = " and ".join(sorted(one.metadata.name for one in found))
+            who = " and ".join(sorted(secret.metadata.name for secret in found))
             raise TransientError(
                 f"Secrets {who} both map credentials to {member}, namespace {namespace or '(none)'}",
                 reason=Reason.UNAUTHENTICATED,

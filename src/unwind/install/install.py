@@ -111,7 +111,7 @@ async def install(
             changed = InstallResult.CHANGED if rotate_path else InstallResult.UNCHANGED
             done.append(InstalledObject(SECRETS.kind, path_keys.NAME, changed if before else InstallResult.CREATED))
             setting = msgspec.structs.replace(setting, path_key=keys.current)
-            found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
+            found = [_with(planned, manifest) for planned, manifest in zip(found, manifests(setting), strict=True)]
         if place == after:
             # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
             crds = [obj.name for obj in done if obj.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]

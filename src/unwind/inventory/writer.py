@@ -137,7 +137,7 @@ class Records:
         }
         where = self.places
         for key in entries:
-            name = where.get(key) or next((one for one, free in room.items() if free > 0), "")
+            name = where.get(key) or next((chunk for chunk, free in room.items() if free > 0), "")
             if not name:
                 continue
             if key not in where:

@@ -156,8 +156,8 @@ class MemberSteps(FollowedSource):
             for member in members
         ]
         return SourceSteps(
-            steps=tuple(step for one in found for step in one.steps),
-            said=tuple(said for one in found for said in one.said),
+            steps=tuple(step for part in found for step in part.steps),
+            said=tuple(said for part in found for said in part.said),
         )
 
     def follow(self, changed: Callable[[Key], None]) -> None:

@@ -180,7 +180,7 @@ def _by_name(
     serving = {
         draft.name: found
         for draft in others
-        if (found := drain.serving.get(draft.object.uid)) or any(is_named(draft.name, one) for one in drain.named)
+        if (found := drain.serving.get(draft.object.uid)) or any(is_named(draft.name, name) for name in drain.named)
     }
     having = {draft.name: found for draft in others if (found := drain.having.get(draft.object.uid))}
     return {name: found or set() for name, found in serving.items()}, dict(having)

@@ -74,9 +74,9 @@ async def cloud_resources_of(member: Member, refs: Iterable[ObjectRef]) -> Cloud
     ]
     volumes = []
     for namespace, wanted in claims.items():
-        for one in await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=namespace):
-            claim = wanted.get(one["metadata"]["uid"])
-            if claim and (volume := await _volume(member, one, claim)):
+        for obj in await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=namespace):
+            claim = wanted.get(obj["metadata"]["uid"])
+            if claim and (volume := await _volume(member, obj, claim)):
                 volumes.append(volume)
     return CloudResources(
         balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda volume: volume.name))

@@ -282,7 +282,7 @@ async def _read(member: Member, entries: Collection[Entry]) -> dict[tuple[str, s
     for (_, _, namespace), entry in places.items():
         if resource := await served.resource(Item("", "", entry)):
             wanted.add((resource, namespace))
-    await gather_limited((look(*one) for one in wanted), limit=_AT_ONCE)
+    await gather_limited((look(*pair) for pair in wanted), limit=_AT_ONCE)
     return found
 
 

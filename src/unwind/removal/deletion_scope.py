@@ -157,22 +157,22 @@ def divide(
     staying = {entry.object.uid: volume_claims.why_retained(entry) for entry in retained if entry.object.uid in there}
     held: dict[str, tuple[str, Reason]] = {}
     kept: dict[str, LedgerNote] = {}
-    for one in (*first, target):
-        ruling = builtin.effective_policy(one.metadata.annotations or {}, namespace=namespace)
+    for content in (*first, target):
+        ruling = builtin.effective_policy(content.metadata.annotations or {}, namespace=namespace)
         if isinstance(ruling.policy, Unknown):
-            held[one.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})", Reason.UNKNOWN_VALUE
+            held[content.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})", Reason.UNKNOWN_VALUE
         elif ruling.policy is not DeletePolicy.MANAGE:
             message = f"its policy is {ruling.policy.value}"
-            staying[one.metadata.uid] = f"{message} (set by {ruling.by})"
-            kept[one.metadata.uid] = LedgerNote(reason=Reason.KEPT_BY_POLICY, message=message, by=ruling.by)
-        elif owner := _deployed_by(one):
-            staying[one.metadata.uid] = f"{owner} manages it and would deploy it again"
+            staying[content.metadata.uid] = f"{message} (set by {ruling.by})"
+            kept[content.metadata.uid] = LedgerNote(reason=Reason.KEPT_BY_POLICY, message=message, by=ruling.by)
+        elif owner := _deployed_by(content):
+            staying[content.metadata.uid] = f"{owner} manages it and would deploy it again"
     # If the target itself stays, nothing is deleted.
     if why := staying.pop(target.metadata.uid, ""):
         held[target.metadata.uid] = why, Reason.PROTECTED
-    for one in contents.descendants(first, list(staying)):
-        if one.metadata.uid != target.metadata.uid:
-            staying.setdefault(one.metadata.uid, "its owner stays")
+    for content in contents.descendants(first, list(staying)):
+        if content.metadata.uid != target.metadata.uid:
+            staying.setdefault(content.metadata.uid, "its owner stays")
     candidates = {content.metadata.uid: content for content in (*first, target) if content.metadata.uid not in staying}
     everything = {content.metadata.uid: content for content in (*around, *first, target)}
     going = {

@@ -46,8 +46,8 @@ class CABundleController:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for one, changed in zip(self._trusting, self._changed, strict=True):
-                group.create_task(self._keep(one, changed))
+            for target, changed in zip(self._trusting, self._changed, strict=True):
+                group.create_task(self._keep(target, changed))
 
     async def _keep(self, trusting: CABundleTarget, changed: asyncio.Event) -> None:
         found: Object | None = None

@@ -230,7 +230,7 @@ async def _until_in_effect(client: Client, namespace: str, objects: list[Object]
         async with asyncio.timeout(_HEEDED_WITHIN):
             while True:
                 allowed = await asyncio.gather(*(_may(client, item) for item in wanted))
-                wanted = [one for one, may in zip(wanted, allowed, strict=True) if not may]
+                wanted = [attributes for attributes, may in zip(wanted, allowed, strict=True) if not may]
                 if not wanted:
                     return
                 await asyncio.sleep(0.02)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 16
 _OWNING = ("foregroundDeletion", "orphan")
 _PROFILES = {
-    (one.group, one.kind): label
-    for one, label in (
+    (resource.group, resource.kind): label
+    for resource, label in (
         (sveltos.CLUSTER_PROFILES, SVELTOS_CLUSTER_PROFILE_LABEL),
         (sveltos.PROFILES, SVELTOS_PROFILE_LABEL),
     )

@@ -77,7 +77,7 @@ def unpack_image(archive: Path) -> Image:
         layers=layers,
         entrypoint=given.get("Entrypoint") or [],
         command=given.get("Cmd") or [],
-        environment=dict(one.split("=", 1) for one in given.get("Env") or ()),
+        environment=dict(variable.split("=", 1) for variable in given.get("Env") or ()),
         user=int(user),
         group=int(group or user),
     )

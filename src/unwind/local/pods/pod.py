@@ -61,7 +61,7 @@ class PodRunner:
         self._deleted = asyncio.Event()
         self._gone = False
         self._sources = PodSources(client, pod, ip=ip, host_ip=host_ip)
-        before = {one["name"]: one.get("restartCount", 0) for one in _statuses(pod)}
+        before = {status["name"]: status.get("restartCount", 0) for status in _statuses(pod)}
         directory.mkdir(parents=True, exist_ok=True)
 
         def container(spec: Object) -> Container:
@@ -104,7 +104,7 @@ class PodRunner:
             await deleted
             metadata = self.pod["metadata"]
             grace = 0 if self._gone else metadata.get("deletionGracePeriodSeconds", 30)
-            await asyncio.gather(*(one.stop(grace) for one in (*self.initial, *self.containers)))
+            await asyncio.gather(*(container.stop(grace) for container in (*self.initial, *self.containers)))
             await working
         finally:
             for task in (working, deleted, renewing, reporting):
@@ -121,7 +121,9 @@ class PodRunner:
                 self._end("Failed")
                 return
         self._phase = "Running"
-        codes = await asyncio.gather(*(one.run(policy, self._mounts_of(one)) for one in self.containers))
+        codes = await asyncio.gather(
+            *(container.run(policy, self._mounts_of(container)) for container in self.containers)
+        )
         if policy != "Always" or self._deleted.is_set():
             self._end("Failed" if any(codes) else "Succeeded")
 
@@ -133,7 +135,7 @@ class PodRunner:
         return lambda: asyncio.ensure_future(self._mounts(container))
 
     async def _mounts(self, container: Container) -> list[Mount]:
-        volumes = {one["name"]: one for one in self.pod["spec"].get("volumes") or ()}
+        volumes = {volume["name"]: volume for volume in self.pod["spec"].get("volumes") or ()}
         mounts = [Mount(self._hosts, "/etc/hosts"), Mount(self._resolver(), "/etc/resolv.conf")]
         for mount in container.spec.get("volumeMounts") or ():
             volume = volumes[mount["name"]]
@@ -201,7 +203,7 @@ class PodRunner:
     def status(self) -> Object:
         running = self._phase == "Running"
         initialized = self._phase != "Pending" or not self.initial
-        ready = running and all(one.ready for one in self.containers)
+        ready = running and all(container.ready for container in self.containers)
         ended = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(self._phase, "ContainersNotReady")
         wanted = {
             "PodReadyToStartContainers": (True, ""),
@@ -212,8 +214,8 @@ class PodRunner:
         return {
             "phase": self._phase,
             "conditions": _conditions(self.pod, wanted),
-            "containerStatuses": [one.status() for one in self.containers],
-            "initContainerStatuses": [one.status() for one in self.initial],
+            "containerStatuses": [container.status() for container in self.containers],
+            "initContainerStatuses": [container.status() for container in self.initial],
             "podIP": self.ip,
             "podIPs": [{"ip": self.ip}],
             "hostIP": self._host_ip,
@@ -254,7 +256,7 @@ def _statuses(pod: Object) -> Iterable[Object]:
 
 def _conditions(pod: Object, wanted: dict[str, tuple[bool, str]]) -> list[Object]:
     """The conditions of the Pod, with ours. The time of a condition changes with its status only."""
-    before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
+    before = {condition["type"]: condition for condition in (pod.get("status") or {}).get("conditions") or ()}
     conditions = [one for kind, one in before.items() if kind not in wanted]
     for kind, (holds, reason) in wanted.items():
         status = "True" if holds else "False"

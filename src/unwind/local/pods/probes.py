@@ -57,7 +57,7 @@ def probe_once(probe: Object, container: Object, ip: str) -> bool:
 def _port(port: int | str, container: Object) -> int:
     if isinstance(port, int):
         return port
-    named = {one.get("name"): one["containerPort"] for one in container.get("ports") or ()}
+    named = {port.get("name"): port["containerPort"] for port in container.get("ports") or ()}
     return int(named.get(port, port))
 
 
