@@ -77,9 +77,12 @@ def test_what_cannot_be_read_is_nothing_to_register(data: object) -> None:
     assert recorded_extension({"data": data}, "v1") is None
 
 
-def test_it_is_applied_last_and_so_is_taken_back_first_while_it_is_guarded() -> None:
+def test_it_is_applied_after_its_guard_and_so_is_taken_back_while_it_is_guarded() -> None:
     kinds = [manifest["kind"] for manifest in manifests(Setting())]
-    assert kinds[-3:] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ExtensionConfig"]
+    policy = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+    # Only the policy on Teardowns comes later: install returns when that one is in effect.
+    assert kinds[-5:] == [*policy, "ExtensionConfig", *policy]
+    assert manifests(Setting())[-2]["metadata"]["name"] == "unwind-requests.unwind-system"
 
 
 def test_its_guard_is_for_it_alone_and_for_whole_collections_too() -> None:
