@@ -114,8 +114,8 @@ class DeleterRegistry:
         self._links: dict[Resource, tuple[Registration, ...]] = {}
         self._choosy: dict[Resource, bool] = {}
         """Whether some of them have a predicate."""
-        self._chains: dict[Resource, tuple[End, DeleteFunc[Object]]] = {}
-        """The last chain of all deleters of a resource, with its end: most objects of a kind go through the same."""
+        self._chains: dict[tuple[Resource, tuple[str, ...]], tuple[End, DeleteFunc[Object]]] = {}
+        """The last chain of these deleters of a resource, with its end: most objects of a kind go through the same."""
         self._externals: dict[Resource, External | None] = {}
 
     async def load(self, resource: Resource | None = None) -> None:
@@ -164,7 +164,7 @@ class DeleterRegistry:
     ) -> DeleteFunc[Object]:
         """The chain for an object. Raises PermanentError if it cannot be determined. `left_to_others`: the external
         resource is deleted by others, so deleters that act on it are not called."""
-        every = links = await self.deleters(ctx.resource)
+        links = await self.deleters(ctx.resource)
         others: set[str] = set()
         if left_to_others:
             others = {link.name for link in links if link.external}
@@ -172,7 +172,7 @@ class DeleterRegistry:
             # What was recorded while Unwind deleted the external resource itself does not matter any more.
             others.add(EXTERNAL_SCOPE)
         if self._choosy[ctx.resource]:
-            links = tuple([link for link in links if await self._joins(link, ctx, obj)])
+            links = tuple([link for link in links if link.when is None or await self._joins(link, ctx, obj)])
         begun = ctx.memo.scopes()
         if begun and (missing := begun.difference([link.name for link in links], [end.name], others)):
             raise PermanentError(
@@ -180,11 +180,11 @@ class DeleterRegistry:
                 reason=Reason.HELD,
                 remedy="install it again (`unwind deleters` lists what is installed)",
             )
-        if links is not every:
-            return chain(links, end)
-        last = self._chains.get(ctx.resource)
+        # No two deleters of a resource have the same name.
+        key = ctx.resource, tuple([link.name for link in links])
+        last = self._chains.get(key)
         if last is None or last[0] is not end:
-            self._chains[ctx.resource] = last = (end, chain(links, end))
+            self._chains[key] = last = (end, chain(links, end))
         return last[1]
 
     def all(self) -> Iterable[Registration | External]:

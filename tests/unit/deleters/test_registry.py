@@ -125,6 +125,20 @@ async def test_a_predicate_chooses_objects() -> None:
     assert trace.entered == ["blue"]
 
 
+async def test_objects_with_the_same_deleters_share_a_chain() -> None:
+    trace, end = Trace(), FakeEnd()
+    registry = DeleterRegistry([trace.link("all"), trace.link("blue", when=lambda obj: obj["data"]["blue"])])
+    plain, blue = OBJECT | {"data": {"blue": False}}, OBJECT | {"data": {"blue": True}}
+    first = await registry.chain(context(), plain, end)
+    other = await registry.chain(context(), blue, end)
+    assert await registry.chain(context(), plain, end) is first
+    assert other is not first
+    assert await registry.chain(context(), plain, FakeEnd()) is not first
+    await (await registry.chain(context(), plain, end))(context(), plain)
+    await other(context(), blue)
+    assert trace.entered == ["all", "all", "blue"]
+
+
 async def test_who_was_chosen_stays_when_the_object_is_gone_and_no_longer_says_so() -> None:
     trace, memo = Trace(), nowhere()
     registry = DeleterRegistry([trace.link("purge", when=lambda obj: obj["data"]["mode"] == "Purge")])
