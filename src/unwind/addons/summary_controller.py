@@ -280,7 +280,8 @@ class SummaryController(Controller[Key]):
             return
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
-            self._writer.wait(summary, Reason.WAITING, f"waiting for dependencies: {'; '.join(waited_for)}")
+            why = f"waiting for dependencies: {'; '.join(waited_for)}"
+            self._writer.wait(summary, Reason.WAITING, why, for_order=True)
             if needed and not cluster_summaries.provisioned(summary) and all(self._comes(item) for item in needed):
                 await self._prepared.make(self._deploying, summary, self._caches.profile_of_summary(summary), target)
             return

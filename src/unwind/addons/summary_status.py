@@ -286,14 +286,18 @@ class SummaryWriter:
         """Write queued changes until cancelled."""
         await self._queue.run()
 
-    def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
-        """Queue the reason why the summary waits; None to clear it. While it waits, nothing is being removed."""
+    def wait(
+        self, summary: ClusterSummary, reason: Reason | None, message: str = "", *, for_order: bool = False
+    ) -> None:
+        """Queue the reason why the summary waits; None to clear it. While it waits, nothing is being removed.
+        `for_order`: it waits for its turn. In a chain of profiles all but one do, and most of them for less than a
+        second."""
 
         def change(status: ClusterSummaryStatus) -> ClusterSummaryStatus:
             now = self._clock.now()
             return _with_removal(waiting_status(status, reason, message, now=now), None, now=now)
 
-        self._mention(summary, change, WORTH_TELLING)
+        self._mention(summary, change, IN_TIME if for_order else WORTH_TELLING)
 
     def mention(self, summary: ClusterSummary, results: list[FeatureResult], blocked: StepReport | None = None) -> None:
         """Queue the progress of features. `blocked`: what the Teardown of their removal reports."""

@@ -121,7 +121,8 @@ class SummaryWithdrawal:
                     # It comes next: prepare it now.
                     self._begin(summary, target, Manner.REMOVE, free=False)
                 named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                self._writer.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
+                why = f"waiting for removal of dependents: {named}"
+                self._writer.wait(summary, Reason.WAITING, why, for_order=True)
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
 
