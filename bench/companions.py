@@ -33,7 +33,7 @@ from unwind.local import build, tools
 from unwind.local.companions import CompanionController
 from unwind.local.home import Shape
 from unwind.local.plane import running
-from unwind.manager.process import tune_collection
+from unwind.manager import garbage_collection
 from unwind.members import contents
 from unwind.members.members import Members
 from unwind.members.targets import AddonTarget
@@ -62,7 +62,8 @@ async def main() -> None:
             management, tools.KUSTOMIZE_CONTROLLER, await build.toolbox([tools.KUSTOMIZE_CONTROLLER])
         ).install()
         target = await prepare(management.client, member)
-        tune_collection()  # as the manager does: at Python's default pace, a collection takes as long as the plan
+        # As the manager does: at Python's default pace, a collection takes as long as the plan.
+        garbage_collection.tune()
         async with Members(management.client) as members, members.member(target) as connected:
             await report(management.client, connected, target)
 

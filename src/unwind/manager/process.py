@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import re
 import signal
@@ -38,7 +37,8 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
-from unwind.manager import health, wiring
+from unwind.manager import garbage_collection, health, wiring
+from unwind.manager.garbage_collection import GarbageCollection
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import error_message
@@ -135,7 +135,7 @@ def _signals_handled() -> bool:
 async def run(options: ManagerOptions, *, wire: Wire = wiring.components) -> None:
     """Run until a signal stops it. Raises UnwindError for invalid configuration."""
     stopping = _Stopping()
-    tune_collection()
+    garbage_collection.tune()
     try:
         async with AsyncExitStack() as stack:
             process = _Process(options, stack)
@@ -168,7 +168,7 @@ class _Process:
         self._registry.register(self._requests)
         self._readiness = health.Readiness()
         self._watchdog = Watchdog()
-        self._parts: list[Component] = [self._watchdog]
+        self._parts: list[Component] = [self._watchdog, GarbageCollection()]
         self._shared: list[AbstractAsyncContextManager[object]] = []
         self._https: Listener | None = None
         self._segments = Segments()
@@ -380,14 +380,6 @@ async def _check_archive(path: Path) -> None:
 
 class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
-
-
-def tune_collection() -> None:
-    """Tune garbage collection: run it less often, because each run traverses the objects of thousands of requests in
-    flight, and at Python's default pace it took a sixth of the time of a removal. But collect all generations then:
-    each removal leaves a reference cycle with its data, and a few of them are as much memory as everything else."""
-    gc.freeze()  # imported modules are never garbage
-    gc.set_threshold(10_000, 2, 2)
 
 
 async def _authorities(path: Path | None) -> bytes:
