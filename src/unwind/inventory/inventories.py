@@ -72,12 +72,9 @@ class Inventories:
 
     async def of(self, owner: str) -> list[Inventory]:
         """All Inventories of the owner with this uid, read from the API server."""
-        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
+        found = await self._list(f"{OWNER_LABEL}={owner}")
         # The label is only for the lookup: the owner is in the immutable part of the spec.
-        chunks = [
-            inventory for inventory in msgspec.convert(found, list[Inventory]) if inventory.spec.owner.uid == owner
-        ]
-        return sorted(chunks, key=lambda chunk: chunk.spec.chunk)
+        return sorted((chunk for chunk in found if chunk.spec.owner.uid == owner), key=lambda chunk: chunk.spec.chunk)
 
     async def at_hand(self, owner: str) -> list[Inventory]:
         """The Inventories of an owner with consecutive numbers, read from the API server one by one.
@@ -103,21 +100,17 @@ class Inventories:
         return [chunk for chunk in await self._all_on(member) if _of_request(chunk)]
 
     async def _all_on(self, member: str) -> list[Inventory]:
-        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
-        return [
-            inventory
-            for inventory in msgspec.convert(found, list[Inventory])
-            if inventory.spec.member.object.uid == member
-        ]
+        found = await self._list(f"{MEMBER_LABEL}={member}")
+        return [chunk for chunk in found if chunk.spec.member.object.uid == member]
 
     async def owned(self, owners: Iterable[str]) -> list[Inventory]:
         """The Inventories of several owners, read from the API server with one request for many owners."""
         wanted = sorted(owners)
-        found: list[Object] = []
+        found: list[Inventory] = []
         for start in range(0, len(wanted), _OWNERS_AT_ONCE):
             some = ",".join(wanted[start : start + _OWNERS_AT_ONCE])
-            found += await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL} in ({some})")
-        return msgspec.convert(found, list[Inventory])
+            found += await self._list(f"{OWNER_LABEL} in ({some})")
+        return found
 
     async def by_owner(self, member: str) -> dict[str, list[Inventory]]:
         """All Inventories of the owners whose first one is on this cluster, with two requests for any number of
@@ -160,8 +153,10 @@ class Inventories:
             return None
 
     async def _all_further(self) -> list[Inventory]:
-        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{FURTHER_LABEL}=true")
-        return msgspec.convert(found, list[Inventory])
+        return await self._list(f"{FURTHER_LABEL}=true")
+
+    async def _list(self, labels: str) -> list[Inventory]:
+        return await self.client.list_of(INVENTORIES, Inventory, namespace=self.namespace, labels=labels)
 
     async def _seal(self, name: str, teardown: str) -> Inventory | None:
         """The Inventory of this name, sealed; None if there is none. A seal by another removal counts: a cluster may be

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import ObjectMeta
@@ -64,8 +62,8 @@ class WorkSteps(StepSource):
                     f"cannot plan the unjoin of Cluster {ref.name}: it was replaced by another Cluster with this name",
                     remedy="the other one is not touched; see `unwind ledger` for what the first one left behind",
                 )
-        found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
-        return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)
+        found = await self._client.list_of(WORKS, Work, namespace=cluster.execution_namespace)
+        return steps_of(cluster, found, required=not gone)
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         work = self._members.works.cache.get(Key(step.object.namespace, step.object.name))
