@@ -16,6 +16,7 @@ from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
     Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
 )
+from unwind.cli.release import RELEASABLE
 from unwind.cli.status import seconds_of
 from unwind.errors import TimedOutError, UnwindError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 _RETRY = 0.2
 _WHAT = {Cause.UNJOINED.value: "unjoin", Cause.WITHDRAWN.value: "withdrawal", Cause.PRUNED.value: "removal"}
-# Their target may be released before everything is removed.
-_RELEASABLE = (Cause.CLUSTER_DELETED.value, Cause.UNJOINED.value)
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -52,7 +51,7 @@ def _requests(context: CompletionContext) -> list[tuple[str, str]]:
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
-        return sorted((item.metadata.name, item.spec.title) for item in found if _can_be_cancelled(item))
+        return sorted((item.metadata.name, item.spec.title) for item in found if can_be_cancelled(item))
 
     return teardowns.complete(context, ask)
 
@@ -105,13 +104,14 @@ async def cancel(
         console.announce(f"deletion of {last.spec.title} cancelled: {result.message}")
 
 
-def _can_be_cancelled(one: Teardown) -> bool:
+def can_be_cancelled(one: Teardown) -> bool:
+    """Whether a Teardown is a requested deletion that can still be stopped (pure)."""
     return one.spec.cause == Cause.REQUESTED and not one.finished
 
 
 def _pick(found: Sequence[Teardown], wanted: str, namespace: str | None) -> Teardown:
     """The one Teardown to cancel; raises UnwindError if there is not exactly one."""
-    possible = [item for item in found if _can_be_cancelled(item)]
+    possible = [item for item in found if can_be_cancelled(item)]
     if len(possible) > 1:
         names = ", ".join(f"{item.metadata.name} ({item.spec.title})" for item in possible)
         raise UnwindError(f"cannot cancel {wanted!r}: several deletions match: {names}", remedy="use the name of one")
@@ -125,21 +125,27 @@ def _pick(found: Sequence[Teardown], wanted: str, namespace: str | None) -> Tear
         raise UnwindError(
             f"{title}: Kubernetes cannot undo a deletion, so it is completed",
             remedy=f"follow it with `unwind status {item.spec.target.name}`"
-            + (", or leave the rest with `unwind release`" if item.spec.cause in _RELEASABLE else ""),
+            + (", or leave the rest with `unwind release`" if item.spec.cause in RELEASABLE else ""),
         )
     raise UnwindError(
         f"no teardown{teardowns.selection_suffix(wanted, namespace)} found", remedy="list them with `unwind status`"
     )
 
 
-async def _deleted(client: Client, teardown: Teardown) -> Teardown:
-    """Delete a Teardown, and return its last state when it is gone."""
+async def request_cancellation(client: Client, teardown: Teardown) -> None:
+    """Delete the Teardown of a requested deletion. The manager stops it."""
     meta = teardown.metadata
     with suppress(NotFoundError):  # another client was faster
         try:
             await client.delete(TEARDOWNS, meta.name, uid=meta.uid)
         except ConflictError as error:
             raise UnwindError(f"cannot cancel Teardown {meta.name}: it was recreated", remedy="check it") from error
+
+
+async def _deleted(client: Client, teardown: Teardown) -> Teardown:
+    """Delete a Teardown, and return its last state when it is gone."""
+    await request_cancellation(client, teardown)
+    meta = teardown.metadata
     # From before the DELETE: no state in between is missed.
     last, since = teardown, meta.resource_version
     while True:

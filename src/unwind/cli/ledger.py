@@ -31,7 +31,7 @@ from unwind.kube.client import Client
 from unwind.render.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from rich.console import RenderableType
 
@@ -225,9 +225,11 @@ def _assembled(
     )
 
 
-async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inventory, None]:
+async def inventories(
+    client: Client, *, labels: str = "", unreadable: Callable[[str], None] = console.announce
+) -> AsyncGenerator[Inventory, None]:
     """The inventories of all namespaces, one at a time, because they can be many and large. One that cannot be read
-    is reported and skipped."""
+    is reported to `unreadable` and skipped."""
     async with aclosing(client.pages(INVENTORIES, labels=labels, limit=_AT_ONCE)) as pages:
         async for page in pages:
             for item in page.items or ():
@@ -235,7 +237,7 @@ async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inv
                     inventory = msgspec.json.decode(item, type=Inventory)
                 except msgspec.ValidationError as error:
                     where = decoding.stamp_of(item).key
-                    console.announce(f"cannot read Inventory {where}, its entries are not shown: {error}")
+                    unreadable(f"cannot read Inventory {where}, its entries are not shown: {error}")
                     continue
                 yield inventory
 

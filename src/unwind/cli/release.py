@@ -15,7 +15,7 @@ from unwind.api import capi, karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, FORCE_RELEASE_BY_ANNOTATION, MEMBER_LABEL, RELEASE_FIELD_MANAGER
 from unwind.api.resources import Resource
-from unwind.api.unwind import TEARDOWNS, Phase, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.cli import console, teardowns
 from unwind.cli import ledger as ledgers
 from unwind.cli.arguments import (
@@ -31,12 +31,16 @@ from unwind.kube.object_watch import until
 from unwind.render.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cyclopts.completion import CompletionContext
 
     from unwind.kube.client import Object
 
 # Kinds that Unwind can block: by Cluster API's hook, or by our own finalizer.
 _HELD = (capi.CLUSTERS, capi.CLUSTERS_V1BETA1, karmada.CLUSTERS)
+RELEASABLE = (Cause.CLUSTER_DELETED.value, Cause.UNJOINED.value)
+"""Causes of teardowns whose target can be released before everything is removed."""
 _NAMED = 20
 
 
@@ -95,14 +99,15 @@ async def release(
         raise UsageError("--reason is empty", remedy="state why the cluster is released; it is recorded in the ledger")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-release") as client:
         found = await _find(client, cluster, namespace)
-        teardown = await _held(client, found)
-        left = await _standing(client, found)
+        teardown = await held_teardown(client, found)
+        left = await standing_objects(client, found, unreadable=console.announce)
         _warn(found, teardown, left)
         if not yes:
             console.confirm(
                 f"Type the name of the cluster ({found.metadata.name}) to release it: ", expected=found.metadata.name
             )
-        await _let_go(client, found, reason.strip())
+        if remark := await request_release(client, found, reason.strip()):
+            console.announce(remark)
         ended = await _ended(client, found, teardown.metadata.name, within)
         whole = await ledgers.read_ledger(client, found.metadata.uid, None)
     if output == "json":
@@ -162,7 +167,54 @@ def _deletion(one: ReleaseTarget) -> str:
     return f"kubectl delete {one.resource.plural}.{one.resource.group}{where} {one.metadata.name}"
 
 
-async def _held(client: Client, found: ReleaseTarget) -> Teardown:
+async def target_of(client: Client, teardown: Teardown) -> ReleaseTarget:
+    """The cluster that a Teardown deletes, read now; raises UnwindError if it cannot be released.
+
+    Users can create Teardowns that name any target: only the manager's record of a cluster leads to it.
+    """
+    ref = teardown.spec.target
+    if not can_be_released(teardown):
+        raise UnwindError(
+            f"cannot release {teardown.spec.title}: its teardown is finished, or is not that of a cluster",
+            remedy="see its page again",
+        )
+    for resource in _HELD:
+        if (resource.group, resource.kind) != (ref.group, ref.kind):
+            continue
+        try:
+            read = await client.get(resource, ref.name, namespace=ref.namespace or None)
+        except NotFoundError:
+            break
+        except ApiError as error:
+            if error.code == 404:
+                continue  # this version is not installed
+            raise
+        found = ReleaseTarget(resource=resource, metadata=msgspec.convert(read["metadata"], ObjectMeta))
+        if found.metadata.uid != ref.uid:
+            break
+        if not found.metadata.terminating:
+            raise UnwindError(
+                f"cannot release {found}: it is not being deleted", remedy=f"delete it first with `{_deletion(found)}`"
+            )
+        record = await held_teardown(client, found)
+        if record.metadata.uid != teardown.metadata.uid:
+            raise UnwindError(
+                f"cannot release {found}: Teardown {teardown.metadata.name} is not its record",
+                remedy=f"see Teardown {record.metadata.name}",
+            )
+        return found
+    raise UnwindError(f"cannot release {ref}: it is gone, or was recreated", remedy="see `unwind ledger`")
+
+
+def can_be_released(teardown: Teardown) -> bool:
+    """Whether a Teardown holds a cluster that can be released before everything is removed (pure)."""
+    ref = teardown.spec.target
+    kinds = {(resource.group, resource.kind) for resource in _HELD}
+    releasable = teardown.spec.cause in RELEASABLE and (ref.group, ref.kind) in kinds
+    return releasable and not (teardown.finished or teardowns.is_set_aside(teardown))
+
+
+async def held_teardown(client: Client, found: ReleaseTarget) -> Teardown:
     """The unfinished Teardown that blocks the cluster."""
     teardown = await teardowns.of_target(client, found.metadata.uid)
     if teardown is None:
@@ -178,10 +230,14 @@ async def _held(client: Client, found: ReleaseTarget) -> Teardown:
     return teardown
 
 
-async def _standing(client: Client, found: ReleaseTarget) -> list[ObjectRef]:
-    """The objects that would be left behind now, from the inventories."""
+async def standing_objects(
+    client: Client, found: ReleaseTarget, *, unreadable: Callable[[str], None]
+) -> list[ObjectRef]:
+    """The objects that would be left behind now, from the inventories. `unreadable`: told about each Inventory that
+    cannot be read."""
     left: list[ObjectRef] = []
-    async with aclosing(ledgers.inventories(client, labels=f"{MEMBER_LABEL}={found.metadata.uid}")) as every:
+    labels = f"{MEMBER_LABEL}={found.metadata.uid}"
+    async with aclosing(ledgers.inventories(client, labels=labels, unreadable=unreadable)) as every:
         async for inventory in every:
             left += ledgers.standing(inventory)
     return left
@@ -204,29 +260,28 @@ def _warn(found: ReleaseTarget, teardown: Teardown, left: list[ObjectRef]) -> No
         said(f"  and {len(left) - _NAMED} more")
 
 
-async def _let_go(client: Client, found: ReleaseTarget, reason: str) -> None:
-    """Annotate the cluster for force-release, with its uid as precondition: it may have been recreated."""
+async def request_release(client: Client, found: ReleaseTarget, reason: str) -> str:
+    """Annotate the cluster for force-release, with its uid as precondition: it may have been recreated. Returns why
+    that was not needed, if it was not."""
     name, namespace = found.metadata.name, found.metadata.namespace or None
     while True:
         try:
             now = msgspec.convert((await client.get(found.resource, name, namespace=namespace))["metadata"], ObjectMeta)
         except NotFoundError:
-            console.announce(f"{found} is already gone.")
-            return
+            return f"{found} is already gone."
         if now.uid != found.metadata.uid:
             raise UnwindError(f"cannot release {found}: it was recreated with another uid", remedy="check it and retry")
         said = now.annotations.get(FORCE_RELEASE_ANNOTATION)
         if said is not None:
             # The first request is kept as it is, because the ledger names its author.
             by = now.annotations.get(FORCE_RELEASE_BY_ANNOTATION, "another user")
-            console.announce(f"release already requested by {by}: {said}")
-            return
+            return f"release already requested by {by}: {said}"
         guard = {"uid": now.uid, "resourceVersion": now.resource_version}
         patch = {"metadata": guard | {"annotations": {FORCE_RELEASE_ANNOTATION: reason}}}
         # On a concurrent write, which may itself be a release, read the cluster again.
         with suppress(ConflictError, NotFoundError):
             await client.patch(found.resource, name, patch, namespace=namespace, field_manager=RELEASE_FIELD_MANAGER)
-            return
+            return ""
 
 
 async def _ended(client: Client, found: ReleaseTarget, name: str, within: float) -> Teardown:
