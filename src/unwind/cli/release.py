@@ -178,9 +178,7 @@ async def target_of(client: Client, teardown: Teardown) -> ReleaseTarget:
             f"cannot release {teardown.spec.title}: its teardown is finished, or is not that of a cluster",
             remedy="see its page again",
         )
-    for resource in _HELD:
-        if (resource.group, resource.kind) != (ref.group, ref.kind):
-            continue
+    for resource in _resources_of(ref):
         try:
             read = await client.get(resource, ref.name, namespace=ref.namespace or None)
         except NotFoundError:
@@ -208,10 +206,18 @@ async def target_of(client: Client, teardown: Teardown) -> ReleaseTarget:
 
 def can_be_released(teardown: Teardown) -> bool:
     """Whether a Teardown holds a cluster that can be released before everything is removed (pure)."""
-    ref = teardown.spec.target
-    kinds = {(resource.group, resource.kind) for resource in _HELD}
-    releasable = teardown.spec.cause in RELEASABLE and (ref.group, ref.kind) in kinds
+    spec = teardown.spec
+    releasable = spec.cause in RELEASABLE and bool(_resources_of(spec.target))
     return releasable and not (teardown.finished or teardowns.is_set_aside(teardown))
+
+
+def resource_of(ref: ObjectRef) -> Resource:
+    """The resource of a cluster that Unwind can block (pure). Its version may not be served."""
+    return _resources_of(ref)[0]
+
+
+def _resources_of(ref: ObjectRef) -> list[Resource]:
+    return [resource for resource in _HELD if (resource.group, resource.kind) == (ref.group, ref.kind)]
 
 
 async def held_teardown(client: Client, found: ReleaseTarget) -> Teardown:

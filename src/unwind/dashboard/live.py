@@ -1,4 +1,4 @@
-"""The Teardowns of a cluster, followed by one watch for all open pages."""
+"""The Teardowns of a cluster, followed by one watch for all open pages, and the labels of their clusters."""
 
 from __future__ import annotations
 
@@ -6,25 +6,36 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from unwind.api import capi, karmada
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.cli import teardowns
 from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.informers import Informer
+from unwind.members import contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+
+
+_LABELLED = (capi.CLUSTERS, capi.CLUSTERS_V1BETA1, karmada.CLUSTERS)
+# Seconds between two lists of clusters: their labels are only for filters, and many may be deleted at once.
+_PAUSE = 10.0
 
 
 class LiveTeardowns:
     """A cache of all Teardowns, and wake-ups for the pages that show them."""
 
     def __init__(self, client: Client) -> None:
+        self._client = client
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._unlabelled = asyncio.Event()
         self._informer = Informer(client, decoding.typed(TEARDOWNS, Teardown), troubled=self._troubled)
         self._informer.subscribe(self._changed)
         self._listeners: set[tuple[str, asyncio.Event]] = set()
@@ -36,6 +47,11 @@ class LiveTeardowns:
         """Why the list may be out of date; empty if the server was heard from since then."""
         message, at = self._trouble
         return message if message and self._informer.age > SYSTEM.monotonic() - at else ""
+
+    @property
+    def labels(self) -> Mapping[str, Mapping[str, str]]:
+        """The labels of clusters by uid, as far as they may be read. Those of a deleted one are kept."""
+        return self._labels
 
     @property
     def synced(self) -> bool:
@@ -54,6 +70,23 @@ class LiveTeardowns:
             group.create_task(self._informer.run())
             await self._informer.until_synced()
             self._wake()
+            group.create_task(self._read_labels())
+
+    async def _read_labels(self) -> None:
+        """List the clusters when there are Teardowns of clusters that are not known: at the beginning, and later."""
+        while True:
+            await self._unlabelled.wait()
+            self._unlabelled.clear()
+            for resource in _LABELLED:
+                try:
+                    found = await contents.of_kind(self._client, resource)
+                except UnwindError:
+                    continue  # not installed, or the person may not list them: filters know the Teardown's labels only
+                self._labels |= {it.metadata.uid: it.metadata.labels or {} for it in found}
+            for item in self._informer.cache:
+                self._labels.setdefault(item.spec.target.uid, {})  # not asked for again
+            self._wake()
+            await asyncio.sleep(_PAUSE)
 
     def close(self) -> None:
         """End all streams."""
@@ -73,6 +106,8 @@ class LiveTeardowns:
 
     def _changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old
+        if it and it.spec.target.uid not in self._labels:
+            self._unlabelled.set()
         self._wake(it.metadata.name if it else "")
 
     def _troubled(self, error: Exception) -> None:

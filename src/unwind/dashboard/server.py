@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,20 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from unwind.api.annotation_values import VolumePolicy
-from unwind.api.unwind import TEARDOWNS
-from unwind.cli import arguments
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.cli import arguments, helm_releases
 from unwind.cli.ledger import read_ledger
 from unwind.clock import SYSTEM
+from unwind.companions.release_rules import ReleaseName
+from unwind.dashboard.actions import Action, Actions, Confirmation, NotAllowedError
 from unwind.dashboard.guard import EXCHANGE, Guard
-from unwind.dashboard.pages import Pages, ledger_csv, picture_css
+from unwind.dashboard.ledger_export import LedgerFilter, ledger_csv
+from unwind.dashboard.pages import Pages, picture_css
+from unwind.dashboard.step_objects import step_objects
 from unwind.errors import UnwindError, UsageError
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
+from unwind.members import finder
 from unwind.preview.cluster_preview import foresee
 from unwind.why.diagnosis import why
 from unwind.why.reachable_clusters import ReachableCluster
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from unwind.dashboard.live import LiveTeardowns
     from unwind.kube.client import Client
     from unwind.members.members import Members
+    from unwind.preview.object_preview import Foreseen
     from unwind.why.answers import Kubectl
 
 _SHELL = ("/", "/plan", "/stuck", "/ledger", "/teardowns/{name}")
@@ -82,6 +89,7 @@ class Dashboard:
         self._home = home
         self._exchanged = exchanged
         self._pages = Pages()
+        self._actions = Actions(client, home=home)
         self._heavy = asyncio.Semaphore(_AT_ONCE)
 
     def app(self, hosts: list[str]) -> Guard:
@@ -107,6 +115,13 @@ class Dashboard:
             Route("/api/fleet", self._fleet_stream),
             Route("/api/teardowns/{name}", self._teardown_stream),
             Route("/api/teardowns/{name}/why", _told(self._why)),
+            Route("/api/teardowns/{name}/objects", _told(self._objects)),
+            Route("/api/teardowns/{name}/actions", _told(self._offered)),
+            *(
+                Route(f"/api/teardowns/{{name}}/{action}", _told(partial(do, action)), methods=[method])
+                for action in Action
+                for method, do in (("GET", self._preview), ("POST", self._carry_out))
+            ),
             Route("/api/stuck", _told(self._stuck)),
             Route("/api/ledger", _told(self._ledger)),
             Route("/api/plan", _told(self._plan)),
@@ -130,7 +145,7 @@ class Dashboard:
 
     async def _fleet_stream(self, _: Request) -> Response:
         def parts() -> dict[str, str]:
-            return self._pages.fleet(self._live.all())
+            return self._pages.fleet(self._live.all(), self._live.labels)
 
         return _stream(self._updates(parts))
 
@@ -139,7 +154,7 @@ class Dashboard:
 
         def parts() -> dict[str, str]:
             found = self._live.get(name)
-            return self._pages.teardown(found) if found else self._pages.gone(name)
+            return self._pages.teardown(found, self._live.labels) if found else self._pages.gone(name)
 
         return _stream(self._updates(parts, name=name))
 
@@ -176,6 +191,12 @@ class Dashboard:
         async with self._heavy:
             return _page(self._pages.why(await why(self._place(), named, clock=SYSTEM)))
 
+    async def _objects(self, request: Request) -> Response:
+        teardown, step = await self._read(request), request.query_params.get("step", "")
+        async with self._heavy:
+            objects = await step_objects(self._client, teardown, home=self._home, step=step)
+        return _page(self._pages.step_objects(step, objects))
+
     async def _stuck(self, request: Request) -> Response:
         query = request.query_params
         older = arguments.duration(query.get("older", "10m"), option="older")
@@ -186,12 +207,20 @@ class Dashboard:
         return _page(self._pages.stuck(report))
 
     async def _ledger(self, request: Request) -> Response:
+        query = request.query_params
+        wanted = LedgerFilter(
+            cluster=query.get("cluster", ""),
+            by=query.get("by", ""),
+            reason=query.get("reason", ""),
+            words=tuple(query.get("q", "").lower().split()),
+        )
         whole = await read_ledger(self._client, None, None)
-        match request.query_params.get("form"):
+        match query.get("form"):
             case "csv":
-                return Response(ledger_csv(whole.left), headers={"Content-Type": "text/csv; charset=utf-8"})
+                text = ledger_csv(wanted.selected(whole).left)
+                return Response(text, headers={"Content-Type": "text/csv; charset=utf-8"})
             case "json":
-                body = msgspec.json.format(msgspec.json.encode(whole))
+                body = msgspec.json.format(msgspec.json.encode(wanted.selected(whole)))
                 return Response(body, headers={"Content-Type": "application/json"})
             case _:
                 return _page(self._pages.ledger(whole))
@@ -201,17 +230,52 @@ class Dashboard:
         target = query.get("target", "").strip()
         if not target:
             raise UsageError("no target", remedy="use KIND/NAME, such as cluster/prod-7 or ns/shop")
+        namespace, cluster = (query.get(field, "").strip() or None for field in ("namespace", "cluster"))
+        helm_releases.check_cluster(target, cluster)
         place = self._place()
         async with self._heavy:
+            if helm_releases.release_name(target):
+                return _page(self._pages.plan(await self._release_plan(target, namespace, cluster)))
             named = await arguments.resolve_target(
                 self._client,
                 place.discovery,
                 target,
-                namespace=query.get("namespace", "").strip() or None,
+                namespace=namespace,
                 otherwise=self._client.connection.namespace,
             )
             seen = await foresee(self._client, named, home=self._home, volumes=VolumePolicy.RETAIN)
         return _page(self._pages.plan(seen))
+
+    async def _release_plan(self, target: str, namespace: str | None, cluster: str | None) -> Foreseen:
+        """The preview of the deletion of a Helm release, here or on a member."""
+        found = await finder.find_cluster(self._client, self._place().discovery, cluster) if cluster else None
+        where = namespace or ("default" if found else self._client.connection.namespace)
+        name = ReleaseName(where, helm_releases.release_name(target))
+        return await helm_releases.ReleasePlace(self._client, self._fleet, found, name).foresee(VolumePolicy.RETAIN)
+
+    # Release and cancel
+
+    async def _offered(self, request: Request) -> Response:
+        teardown = await self._read(request)
+        return _page(self._pages.actions(teardown.metadata.name, await self._actions.offered(teardown)))
+
+    async def _preview(self, action: Action, request: Request) -> Response:
+        async with self._heavy:
+            preview, confirmation = await self._actions.preview(action, request.path_params["name"])
+        return _page(self._pages.confirm(preview, confirmation))
+
+    async def _carry_out(self, action: Action, request: Request) -> Response:
+        # A form of another page cannot have this type, in addition to what the guard has checked.
+        if request.headers.get("content-type", "") != "application/json":
+            raise UsageError(f"cannot {action}: the request is not JSON", remedy="use the page")
+        try:
+            sent = msgspec.json.decode(await _body(request), type=Confirmation)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot {action}: the request cannot be read", remedy="use the page") from error
+        return JSONResponse({"message": await self._actions.carry_out(action, request.path_params["name"], sent)})
+
+    async def _read(self, request: Request) -> Teardown:
+        return await self._client.get(TEARDOWNS, request.path_params["name"], type=Teardown)
 
     def _place(self) -> ReachableCluster:
         return ReachableCluster(self._client, kubectl=self._kubectl, fleet=self._fleet)
@@ -224,10 +288,21 @@ def _told(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Reque
         try:
             return await endpoint(request)
         except UnwindError as error:
-            status = error.code if isinstance(error, ApiError) and error.code in (403, 404) else 502
-            return JSONResponse({"error": str(error)}, status_code=400 if isinstance(error, UsageError) else status)
+            return JSONResponse({"error": str(error)}, status_code=_status(error))
 
     return answer
+
+
+def _status(error: UnwindError) -> int:
+    match error:
+        case UsageError():
+            return 400
+        case NotAllowedError():
+            return 403
+        case ApiError(code=403 | 404 | 409 as code):
+            return code
+        case _:
+            return 502
 
 
 async def _body(request: Request) -> bytes:

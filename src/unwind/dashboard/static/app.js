@@ -241,6 +241,8 @@ function focusables(element) {
 
 function filters(form, apply) {
   const fields = [...form.elements].filter((field) => field.name);
+  // The values after a reset are known after this event.
+  form.addEventListener("reset", () => setTimeout(() => form.dispatchEvent(new Event("input"))));
   const given = new URLSearchParams(location.search);
   for (const field of fields) {
     if (!given.has(field.name)) continue;
@@ -273,6 +275,32 @@ function words(field) {
   return field.value.toLowerCase().split(/\s+/).filter(Boolean);
 }
 
+/** Offer every value of the rows, with its number. A value that was chosen stays, also if no row has it. */
+function choices(select, values) {
+  const counts = new Map();
+  for (const value of values) if (value) counts.set(value, (counts.get(value) || 0) + 1);
+  const known = new Map([...select.options].slice(1).map((option) => [option.value, option]));
+  for (const [value, option] of known) {
+    if (!counts.has(value) && value !== select.value) option.remove();
+  }
+  for (const value of [...counts.keys()].sort()) {
+    const option = known.get(value) || select.appendChild(new Option(value, value));
+    const text = `${value} (${counts.get(value)})`;
+    if (option.text !== text) option.text = text;
+  }
+}
+
+/** As a selector of kubectl: key, !key, key=value and key!=value, separated by commas; all must match. */
+function labelled(text, labels) {
+  const found = new Set(labels.split(" "));
+  const keys = new Set([...found].map((label) => label.split("=")[0]));
+  return text.split(",").map((part) => part.trim().replace(/\s*(!?=)=?\s*/, "$1")).filter(Boolean).every((part) => {
+    if (part.includes("!=")) return !found.has(part.replace("!=", "="));
+    if (part.includes("=")) return found.has(part);
+    return part.startsWith("!") ? !keys.has(part.slice(1)) : keys.has(part);
+  });
+}
+
 // The pages
 
 function fleet() {
@@ -289,6 +317,8 @@ function fleet() {
     for (const row of rows.children) {
       const it = row.dataset;
       const fits = matches(row, wanted)
+        && (!form.cluster.value || it.cluster === form.cluster.value)
+        && labelled(form.label.value, it.labels)
         && (!form.namespace.value || it.namespace === form.namespace.value)
         && (!form.cause.value || it.cause === form.cause.value);
       if (fits) counts[it.state] = (counts[it.state] || 0) + 1;
@@ -299,14 +329,12 @@ function fleet() {
       tile.firstElementChild.textContent = counts[tile.dataset.tile];
       tile.setAttribute("aria-pressed", String(tile.dataset.tile === state));
     }
+    const count = document.getElementById("count");
+    const told = shown < rows.children.length ? `${shown} of ${rows.children.length} teardowns` : "";
+    if (count.textContent !== told) count.textContent = told;
     const empty = document.getElementById("empty");
     empty.hidden = shown > 0;
     empty.textContent = rows.children.length ? "No teardown matches." : "No teardowns.";
-  }
-
-  function choices(select, values) {
-    const known = new Set([...select.options].map((option) => option.value));
-    for (const value of [...values].sort()) if (value && !known.has(value)) select.add(new Option(value));
   }
 
   for (const tile of tiles) {
@@ -323,8 +351,9 @@ function fleet() {
   filters(form, apply);
   follow("/api/fleet", (change) => {
     update(rows, change);
-    choices(form.namespace, new Set([...rows.children].map((row) => row.dataset.namespace)));
-    choices(form.cause, new Set([...rows.children].map((row) => row.dataset.cause)));
+    for (const name of ["cluster", "namespace", "cause"]) {
+      choices(form[name], [...rows.children].map((row) => row.dataset[name]));
+    }
     apply();
   });
 }
@@ -332,9 +361,12 @@ function fleet() {
 function teardown(name) {
   show("teardown");
   const live = document.getElementById("live");
-  const why = document.getElementById("why");
+  const [why, actions, objects] = ["why", "actions", "objects"].map((id) => document.getElementById(id));
   const signal = leaving.signal;
+  const path = `/api/teardowns/${encodeURIComponent(name)}`;
   let explained = "";
+  let offered = "";
+  let step = new URLSearchParams(location.search).get("step") || "";
 
   async function explain(signature) {
     if (signature === explained) return;
@@ -344,21 +376,132 @@ function teardown(name) {
       why.replaceChildren();
       return;
     }
-    const html = await answered(`/api/teardowns/${encodeURIComponent(name)}/why`, signal);
+    const html = await answered(`${path}/why`, signal);
     if (html === null || explained !== signature) return;
     why.replaceChildren(html);
     why.hidden = false;
     ages(why);
   }
 
-  follow(`/api/teardowns/${encodeURIComponent(name)}`, (change) => {
+  follow(path, (change) => {
     update(live, change);
     const heading = live.querySelector("h1");
     if (heading) document.title = `${heading.textContent.replace(/\s+/g, " ").trim()} · Unwind`;
     const blockers = live.querySelector('[data-key="blockers"]');
     if (blockers && blockers.nextElementSibling !== why) blockers.after(why);
     explain(blockers?.dataset.signature || "");
+    const head = live.querySelector('[data-key="head"]');
+    if (head && head.nextElementSibling !== actions) head.after(actions);
+    offer(head?.dataset.action || "");
+    const steps = live.querySelector('[data-key="steps"]');
+    if (!steps) objects.hidden = true;
+    else if (steps.nextElementSibling !== objects) steps.after(objects);
+    if (step && change.parts.steps) list();
+    mark();
   });
+
+  // What may be done: asked once for each state, and not at each object that is gone.
+  async function offer(action) {
+    if (action === offered) return;
+    offered = action;
+    const html = action ? await answered(`${path}/actions`, signal) : "";
+    if (html === null || offered !== action) return;
+    actions.replaceChildren(html);
+    actions.hidden = !actions.childElementCount;
+  }
+  actions.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-action]");
+    if (button) confirmed(path, button.dataset.action, signal);
+  });
+
+  // The objects of one step. Which one is in the address, so that a reload keeps it.
+  function mark() {
+    for (const button of live.querySelectorAll("[data-step]")) {
+      button.setAttribute("aria-expanded", String(button.dataset.step === step));
+    }
+  }
+  async function list() {
+    const asked = step;
+    if (!step) {
+      objects.hidden = true;
+      return;
+    }
+    const html = await answered(`${path}/objects?${new URLSearchParams({ step })}`, signal);
+    if (html === null || step !== asked) return;
+    const scrolled = objects.querySelector(".scroll")?.scrollTop;
+    objects.replaceChildren(html);
+    objects.hidden = false;
+    if (scrolled) objects.querySelector(".scroll")?.scrollTo(0, scrolled);
+  }
+  live.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-step]");
+    if (!button) return;
+    step = step === button.dataset.step ? "" : button.dataset.step;
+    const address = new URL(location.href);
+    if (step) address.searchParams.set("step", step);
+    else address.searchParams.delete("step");
+    history.replaceState(null, "", address);
+    mark();
+    list();
+  });
+}
+
+// Release and cancel: what would be left is shown first, and the answer says what was requested.
+
+const dialog = document.getElementById("dialog");
+const content = document.getElementById("dialog-content");
+dialog.addEventListener("click", (event) => { if (event.target.closest("[data-close]")) dialog.close(); });
+
+async function confirmed(path, action, signal) {
+  content.replaceChildren(line("minor", "Reading…"));
+  dialog.showModal();
+  signal.addEventListener("abort", () => dialog.close(), { once: true });
+  const html = await answered(`${path}/${action}`, signal);
+  if (html === null) return;
+  content.replaceChildren(html);
+  const form = content.querySelector("form");
+  if (!form) return content.append(closing());
+  form.elements[0].focus();
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    for (const button of form.querySelectorAll("button")) button.disabled = true;
+    const sent = { confirmation: form.dataset.confirmation, typed: form.typed.value.trim(), reason: form.reason?.value || "" };
+    const told = await requested(`${path}/${action}`, sent);
+    const heading = document.getElementById("dialog-title");
+    content.replaceChildren(...(heading ? [heading] : []), told, closing());
+    content.querySelector("[data-close]").focus();
+  });
+}
+
+async function requested(path, sent) {
+  try {
+    const answer = await ask(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(sent),
+    });
+    if (answer.status === 401) { dialog.close(); lock("The session has ended."); }
+    const told = await answer.json();
+    return answer.ok ? line("verdict", told.message, "status") : failure(told.error);
+  } catch {
+    return failure("the dashboard does not answer: it is not known whether this was requested; see the page of the teardown");
+  }
+}
+
+function line(style, text, role) {
+  const made = document.createElement("p");
+  made.className = style;
+  made.textContent = text;
+  if (role) made.setAttribute("role", role);
+  return made;
+}
+
+function closing() {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.dataset.close = "";
+  button.textContent = "Close";
+  return button;
 }
 
 /** The answer as markup, or the error as text; null if the page was left. */
@@ -375,11 +518,7 @@ async function answered(path, signal) {
 }
 
 function failure(message) {
-  const line = document.createElement("p");
-  line.className = "failure";
-  line.setAttribute("role", "alert");
-  line.textContent = message;
-  return line;
+  return line("failure", message, "alert");
 }
 
 async function load(path, place, then = () => {}) {
@@ -393,10 +532,16 @@ async function load(path, place, then = () => {}) {
   then();
 }
 
-function searchable(form, place) {
+function searchable(form, place, names = []) {
   return () => {
     const wanted = words(form.q);
-    for (const item of place.querySelectorAll("[data-filter]")) item.hidden = !matches(item, wanted);
+    const items = [...place.querySelectorAll("[data-filter]")];
+    for (const item of items) {
+      item.hidden = !matches(item, wanted) || names.some((name) => form[name].value && item.dataset[name] !== form[name].value);
+    }
+    const count = document.getElementById("count");
+    const shown = items.filter((item) => !item.hidden).length;
+    if (count) count.textContent = shown < items.length ? `${shown} of ${items.length} entries` : "";
   };
 }
 
@@ -431,17 +576,24 @@ function ledger() {
   show("ledger");
   const form = main.querySelector("form");
   const place = document.getElementById("answer");
-  const apply = searchable(form, place);
+  const names = ["cluster", "by", "reason"];
+  const apply = searchable(form, place, names);
   filters(form, apply);
   form.addEventListener("submit", (event) => event.preventDefault());
   for (const button of form.querySelectorAll("[data-export]")) {
-    button.addEventListener("click", () => download(button.dataset.export, place));
+    // What is exported is what is shown.
+    button.addEventListener("click", () => download(button.dataset.export, new URLSearchParams(new FormData(form)), place));
   }
-  load("/api/ledger", place, apply);
+  load("/api/ledger", place, () => {
+    const items = [...place.querySelectorAll("[data-filter]")];
+    for (const name of names) choices(form[name], items.map((item) => item.dataset[name]));
+    apply();
+  });
 }
 
-async function download(form, place) {
-  const answer = await ask(`/api/ledger?form=${form}`).catch(() => null);
+async function download(form, query, place) {
+  query.set("form", form);
+  const answer = await ask(`/api/ledger?${query}`).catch(() => null);
   if (!answer || !answer.ok) {
     place.prepend(failure("the ledger could not be read"));
     return;
