@@ -15,7 +15,7 @@ from unwind.api import capi, karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, FORCE_RELEASE_BY_ANNOTATION, MEMBER_LABEL, RELEASE_FIELD_MANAGER
 from unwind.api.resources import Resource
-from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, StepState, Teardown
 from unwind.cli import console, teardowns
 from unwind.cli import ledger as ledgers
 from unwind.cli.arguments import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from cyclopts.completion import CompletionContext
 
+    from unwind.api.unwind import StepStatus
     from unwind.kube.client import Object
 
 # Kinds that Unwind can block: by Cluster API's hook, or by our own finalizer.
@@ -100,7 +101,7 @@ async def release(
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-release") as client:
         found = await _find(client, cluster, namespace)
         teardown = await held_teardown(client, found)
-        left = await standing_objects(client, found, unreadable=console.announce)
+        left = await standing_objects(client, found, teardown, unreadable=console.announce)
         _warn(found, teardown, left)
         if not yes:
             console.confirm(
@@ -237,16 +238,31 @@ async def held_teardown(client: Client, found: ReleaseTarget) -> Teardown:
 
 
 async def standing_objects(
-    client: Client, found: ReleaseTarget, *, unreadable: Callable[[str], None]
+    client: Client, found: ReleaseTarget, teardown: Teardown, *, unreadable: Callable[[str], None]
 ) -> list[ObjectRef]:
     """The objects that would be left behind now, from the inventories. `unreadable`: told about each Inventory that
     cannot be read."""
     left: list[ObjectRef] = []
+    # The Inventories are written later than the status: their entries may still be there when a step is removed.
+    removed = owners_of_removed_steps(teardown)
     labels = f"{MEMBER_LABEL}={found.metadata.uid}"
     async with aclosing(ledgers.inventories(client, labels=labels, unreadable=unreadable)) as every:
         async for inventory in every:
-            left += ledgers.standing(inventory)
+            if inventory.spec.owner.uid not in removed:
+                left += ledgers.standing(inventory)
     return left
+
+
+def owners_of_removed_steps(teardown: Teardown) -> set[str]:
+    """The uids of the owners whose objects are all verified absent, by the status of a Teardown (pure)."""
+    states = teardown.status.unambiguous_steps
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    removed = {step.object.uid for step in steps if _is_removed(states.get(step.name))}
+    return removed - {step.object.uid for step in steps if not _is_removed(states.get(step.name))}
+
+
+def _is_removed(step: StepStatus | None) -> bool:
+    return step is not None and StepState.read(step.state) is StepState.REMOVED
 
 
 def _warn(found: ReleaseTarget, teardown: Teardown, left: list[ObjectRef]) -> None:

@@ -160,7 +160,7 @@ class Actions:
     async def _release_preview(self, teardown: Teardown) -> ActionPreview:
         target = await release.target_of(self._client, teardown)
         unreadable: list[str] = []
-        left = await release.standing_objects(self._client, target, unreadable=unreadable.append)
+        left = await release.standing_objects(self._client, target, teardown, unreadable=unreadable.append)
         return ActionPreview(
             action=Action.RELEASE,
             teardown=teardown,

@@ -9,6 +9,7 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Cause, EntryState
+from unwind.cli.release import owners_of_removed_steps
 from unwind.inventory.inventories import Inventories
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ async def step_objects(client: Client, teardown: Teardown, *, home: str, step: s
     steps = [one for one in (plan.steps if plan else ()) if not step or one.name == step]
     owners = {one.object.uid for one in steps} | (set() if step else {teardown.metadata.uid})
     owners.discard("")
+    removed = owners_of_removed_steps(teardown)
     found = [
-        _step_object(entry)
+        _step_object(entry, removed=inventory.spec.owner.uid in removed)
         for inventory in await Inventories(client, namespace=home).owned(owners)
         if inventory.spec.owner.uid in owners and _belongs(inventory, teardown)
         for entry in inventory.spec.entries.values()
@@ -60,7 +62,8 @@ def _belongs(inventory: Inventory, teardown: Teardown) -> bool:
     return spec.cause not in _OF_ONE_CLUSTER or inventory.spec.member.object.uid == spec.target.uid
 
 
-def _step_object(entry: Entry) -> StepObject:
+def _step_object(entry: Entry, *, removed: bool) -> StepObject:
+    """`removed`: the step is, which the Inventories tell later than the status."""
     note = entry.ledger
     if entry.state == EntryState.REMOVED:
         state = ObjectState.GONE
@@ -68,6 +71,8 @@ def _step_object(entry: Entry) -> StepObject:
         state = ObjectState.LEFT
     elif entry.kept or entry.adopted:
         state = ObjectState.KEPT
+    elif removed:
+        state = ObjectState.GONE
     else:
         state = ObjectState.REMAINING
     told = f"{note.reason}: {note.message}" if note and note.message else note.reason if note else ""

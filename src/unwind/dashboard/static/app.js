@@ -249,7 +249,7 @@ function filters(form, apply) {
     if (field.type === "checkbox") field.checked = given.get(field.name) === field.value;
     else {
       if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === given.get(field.name))) {
-        field.add(new Option(given.get(field.name)));
+        field.add(new Option(given.get(field.name), given.get(field.name)));
       }
       field.value = given.get(field.name);
     }
@@ -388,7 +388,8 @@ function teardown(name) {
     const heading = live.querySelector("h1");
     if (heading) document.title = `${heading.textContent.replace(/\s+/g, " ").trim()} · Unwind`;
     const blockers = live.querySelector('[data-key="blockers"]');
-    if (blockers && blockers.nextElementSibling !== why) blockers.after(why);
+    const above = live.querySelector('[data-key="picture"]') || blockers;
+    if (above && above.nextElementSibling !== why) above.after(why);
     explain(blockers?.dataset.signature || "");
     const head = live.querySelector('[data-key="head"]');
     if (head && head.nextElementSibling !== actions) head.after(actions);
@@ -462,6 +463,10 @@ async function confirmed(path, action, signal) {
   const form = content.querySelector("form");
   if (!form) return content.append(closing());
   form.elements[0].focus();
+  form.typed.addEventListener("input", () => {
+    const fits = form.typed.value.trim() === form.dataset.expected;
+    form.typed.setCustomValidity(fits ? "" : `Type ${form.dataset.expected} to confirm.`);
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     for (const button of form.querySelectorAll("button")) button.disabled = true;
