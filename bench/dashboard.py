@@ -1,6 +1,7 @@
-"""The dashboard with many teardowns, in Chromium: how long until they are shown, and what open pages cost.
+"""The dashboard with many teardowns, in Chromium: how long until they are shown and filtered, and what open pages cost.
 
-`UNWIND_BENCH_TEARDOWNS` (500) teardowns, `UNWIND_BENCH_PAGES` (10) open pages, `UNWIND_BENCH_CHANGES` (200) changes.
+`UNWIND_BENCH_TEARDOWNS` (500) teardowns, `UNWIND_BENCH_PAGES` (10) open pages, `UNWIND_BENCH_CHANGES` (200) changes,
+`UNWIND_BENCH_IDLE` (20) seconds without changes.
 There is no bare limit for it: the first figure is shown beside that of an empty page, the second for each change.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 TEARDOWNS_THERE = int(os.environ.get("UNWIND_BENCH_TEARDOWNS", "500"))
 PAGES = int(os.environ.get("UNWIND_BENCH_PAGES", "10"))
 CHANGES = int(os.environ.get("UNWIND_BENCH_CHANGES", "200"))
+IDLE = float(os.environ.get("UNWIND_BENCH_IDLE", "20"))
 ROUNDS = int(os.environ.get("UNWIND_BENCH_ROUNDS", "3"))
 UNWIND = Path(sys.executable).with_name("unwind")
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -45,7 +48,7 @@ async def main() -> None:
     async with running(Shape()) as plane, async_playwright() as playwright:
         client = plane.management.client
         await install(client, Setting())
-        browser = await playwright.chromium.launch(executable_path="/usr/bin/chromium", args=_FLAGS)
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=_FLAGS)
         kubeconfig = plane.management.kubeconfig
         empty = [await painted(browser, kubeconfig, rows=0) for _ in range(ROUNDS)]
         names = [str(uuid.uuid4()) for _ in range(TEARDOWNS_THERE)]
@@ -54,6 +57,12 @@ async def main() -> None:
         print(
             f"{TEARDOWNS_THERE} teardowns shown after {statistics.median(full):.2f} s, an empty page after "
             f"{statistics.median(empty):.2f} s (median of {ROUNDS}, from the request of the page)",
+            flush=True,
+        )
+        lag = await filtered(browser, kubeconfig, rows=TEARDOWNS_THERE)
+        print(
+            f"a character in the search is shown after {1000 * statistics.median(lag):.0f} ms, at most "
+            f"{1000 * max(lag):.0f} ms ({len(lag)} characters, {TEARDOWNS_THERE} rows)",
             flush=True,
         )
         await followed(kubeconfig, client, names)
@@ -112,6 +121,33 @@ async def shown(page: Page, rows: int) -> None:
     )
 
 
+async def filtered(browser: Browser, kubeconfig: Path, *, rows: int) -> list[float]:
+    """Seconds from each character in the search until the frame that shows the result."""
+    program = await start(kubeconfig)
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(program.address)
+    await shown(page, rows)
+    took = await page.evaluate(
+        """async () => {
+            const field = document.querySelector("input[name=q]");
+            const took = [];
+            for (const text of ["c", "c-", "c-1", "c-12", "c-1", "c-", "c", ""]) {
+                const began = performance.now();
+                field.value = text;
+                field.dispatchEvent(new Event("input", {bubbles: true}));
+                // The second frame begins when the first one was painted.
+                await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                took.push((performance.now() - began) / 1000);
+            }
+            return took;
+        }"""
+    )
+    await context.close()
+    await program.end()
+    return [float(one) for one in took]
+
+
 async def followed(kubeconfig: Path, client: Client, names: list[str]) -> None:
     """Over HTTP: a browser opens at most six connections to a host."""
     program = await start(kubeconfig)
@@ -135,11 +171,15 @@ async def followed(kubeconfig: Path, client: Client, names: list[str]) -> None:
                 group.create_task(follow())
             for _ in range(PAGES):
                 await ready.acquire()
+            before = program.seconds()
+            await asyncio.sleep(IDLE)
+            idle = program.seconds() - before
             before, began = program.seconds(), time.perf_counter()
             await gather_limited(
                 (change(client, names[number % len(names)], number) for number in range(CHANGES)), limit=4
             )
         took, used = time.perf_counter() - began, program.seconds() - before
+    print(f"{PAGES} open pages without changes: {100 * idle / IDLE:.1f} % of a core ({IDLE:.0f} s)")
     print(
         f"{CHANGES} changes on {PAGES} open pages in {took:.1f} s: {used:.2f} s of processor time of the dashboard, "
         f"{1000 * used / CHANGES:.1f} ms for each change"

@@ -191,7 +191,7 @@ async def test_a_teardown_is_followed_live_from_its_first_wave_to_its_end(
         await expect(heading).to_contain_text("Held")
         await expect(page.get_by_text("1/2", exact=True)).to_be_visible()
         await expect(page.locator(".blockers")).to_contain_text(f"ConfigMap {it.on_member}/top-0")
-        await expect(page.locator(".picture svg")).to_be_visible()
+        await expect(page.locator('[data-key="picture"] svg')).to_be_visible()
         await expect(page.locator(".facts")).to_contain_text("wait, and ask again after")
         # What to do is found out by itself, and is a command to copy.
         await expect(page.locator("#why .command code").first).to_be_visible(timeout=30_000)
@@ -211,9 +211,10 @@ async def test_a_teardown_is_followed_live_from_its_first_wave_to_its_end(
         await expect(page.locator(".facts")).to_contain_text("go on")
         await expect(page.locator(".blockers")).to_have_count(0)
         await expect(page.locator("#why")).to_be_hidden()
-        await expect(objects.get_by_role("row").filter(has_text="gone")).to_have_count(2)
+        await expect(page.locator("#objects")).to_contain_text("The records of removed objects are deleted")
         await expect(page.locator(".timeline")).to_contain_text("Wave 2 started")
         await expect(page.locator(".timeline")).to_contain_text("Finished: Complete")
+        await expect(page.get_by_role("img", name=f"Timeline of Cluster {namespace}/{it.name}")).to_be_visible()
     await it.let_go()
 
 
@@ -227,7 +228,7 @@ async def test_text_from_a_cluster_is_never_markup(browser: Browser, site: Start
         await expect(row).to_contain_text(EVIL)
         await row.get_by_role("link").click()
         await expect(page.locator(".blockers")).to_contain_text(EVIL)
-        await expect(page.locator(".picture")).to_contain_text("<img")
+        await expect(page.locator('[data-key="picture"]')).to_contain_text("<img")
         await page.get_by_role("link", name="Ledger").click()
         await expect(page.get_by_role("row").filter(has_text=record.name)).to_contain_text(EVIL)
         assert await page.locator("main img").count() == 0
@@ -421,7 +422,7 @@ async def test_the_pages_fit_a_phone(browser: Browser, site: Started, record: Re
             assert await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
         await page.set_viewport_size({"width": 1280, "height": 900})
         await page.goto(f"{site.origin}/teardowns/{record.uid}")
-        await expect(page.locator(".picture svg")).to_be_visible()
+        await expect(page.locator('[data-key="picture"] svg')).to_be_visible()
         await shoot(page, f"teardown-{scheme}")
 
 
@@ -476,7 +477,7 @@ async def test_the_pages_are_used_with_the_keyboard(browser: Browser, site: Star
         # A change of the page does not take the focus away.
         step = page.get_by_role("button", name="ClusterProfile/ingress")
         await step.press("Enter")
-        await expect(page.get_by_text("No objects are recorded for this step.")).to_be_visible()
+        await expect(page.get_by_text("No objects are recorded for this step")).to_be_visible()
         await record.comes_to("Held", "Removed", "Removing", "8/10", blockers=(STUCK,))
         await expect(page.locator(".overall .count")).to_have_text("8/10")
         await expect(step).to_be_focused()

@@ -49,6 +49,7 @@ VIEW = {"apiGroups": ["unwind.dev"], "resources": ["teardowns", "inventories"], 
 SEE_CLUSTERS = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": READ}
 PATCH_CLUSTERS = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": ["patch"]}
 DELETE_TEARDOWNS = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete"]}
+DELETE_CONFIG_MAPS = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -187,6 +188,12 @@ async def test_a_requested_deletion_is_cancelled_after_seeing_what_is_gone(
     await ensure_installed(client)
     name, uid = await requested(plane, namespace)
     canceller = await person(plane, f"canceller-{namespace}", VIEW, DELETE_TEARDOWNS)
+    # Whoever may not delete the target, and has not requested its deletion, is refused by admission.
+    async with dashboard(canceller) as site, calling(site) as caller:
+        assert await caller.get(f"/api/teardowns/{name}/actions") == (200, "")
+        status, text = await caller.get(f"/api/teardowns/{name}/cancel")
+        assert (status, "may not cancel" in text) == (403, True)
+    await person(plane, f"canceller-{namespace}", DELETE_CONFIG_MAPS, role=f"canceller-{namespace}-target")
     async with (
         dashboard(canceller) as site,
         opened(browser, f"{site.origin}/teardowns/{name}?token={site.token}") as page,

@@ -9,19 +9,21 @@ from __future__ import annotations
 import secrets
 from collections import Counter, OrderedDict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.meta import ObjectRef
+from unwind.api.names import RESOURCE_ANNOTATION
 from unwind.api.policies import TEARDOWN_POLICIES
-from unwind.api.resources import SELF_SUBJECT_ACCESS_REVIEWS
+from unwind.api.resources import NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.cli import cancel, release
 from unwind.clock import SYSTEM
 from unwind.dashboard.step_objects import ObjectState, step_objects
 from unwind.errors import UnwindError, UsageError
 from unwind.kube.errors import NotFoundError
+from unwind.teardown.requests import whoami
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -185,20 +187,34 @@ class Actions:
 
     async def _lacking(self, action: Action, teardown: Teardown) -> str:
         """The right that the person lacks; empty if they have all."""
-        if action is Action.CANCEL:
-            needed = [("delete", TEARDOWNS, teardown.metadata.name, "")]
-        else:
-            ref = teardown.spec.target
-            needed = [("patch", release.resource_of(ref), ref.name, ref.namespace)]
-        for verb, resource, name, namespace in needed:
-            if not await self._may(verb, resource, name, namespace):
-                return f"{verb} {resource.kind} {name}"
+        return await (self._lacking_cancel(teardown) if action is Action.CANCEL else self._lacking_release(teardown))
+
+    async def _lacking_cancel(self, teardown: Teardown) -> str:
+        name, ref = teardown.metadata.name, teardown.spec.target
+        if not await self._may("delete", TEARDOWNS.group, TEARDOWNS.plural, name):
+            return f"delete Teardown {name}"
+        # The same rule as that of admission: the requester, and users who may delete the target.
+        if await whoami(self._client) == teardown.spec.requested_by:
+            return ""
+        plural = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
+        is_namespace = (ref.group, ref.kind) == (NAMESPACES.group, NAMESPACES.kind)
+        where = ref.name if is_namespace else ref.namespace
+        if plural and await self._may("delete", ref.group, plural, ref.name, where):
+            return ""
+        return f"cancel a deletion that {teardown.spec.requested_by} has requested, nor delete its target"
+
+    async def _lacking_release(self, teardown: Teardown) -> str:
+        ref = teardown.spec.target
+        resource = release.resource_of(ref)
+        if not await self._may("patch", resource.group, resource.plural, ref.name, ref.namespace):
+            return f"patch {ref}"
         # The manager ignores a release by a person who may not change the policies that hold the cluster.
-        for policy in teardown.spec.policies if action is Action.RELEASE else ():
+        policies = TEARDOWN_POLICIES
+        for policy in teardown.spec.policies:
             if (
                 policy.enforces
-                and not await self._may("update", TEARDOWN_POLICIES, policy.name, "")
-                and await self._exists(TEARDOWN_POLICIES, policy.name)
+                and not await self._may("update", policies.group, policies.plural, policy.name)
+                and await self._exists(policies, policy.name)
             ):
                 return f"update TeardownPolicy {policy.name}, which holds it"
         return ""
@@ -212,14 +228,8 @@ class Actions:
             return True  # not known: it counts as there
         return True
 
-    async def _may(self, verb: str, resource: Resource, name: str, namespace: str) -> bool:
-        attributes: dict[str, Any] = {
-            "verb": verb,
-            "group": resource.group,
-            "version": resource.version,
-            "resource": resource.plural,
-            "name": name,
-        }
+    async def _may(self, verb: str, group: str, plural: str, name: str, namespace: str = "") -> bool:
+        attributes = {"verb": verb, "group": group, "resource": plural, "name": name}
         if namespace:
             attributes["namespace"] = namespace
         body = {

@@ -18,6 +18,8 @@ from unwind.render.styles import stylesheet
 from unwind.render.svg import svg
 from unwind.render.teardowns import CAUSES, elapsed, gone, ordered, remarks
 from unwind.render.text import counted, span
+from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_svg import timeline_svg
 from unwind.teardown import gate
 from unwind.teardown.gate import GateClosed
 
@@ -129,7 +131,13 @@ class Pages:
             parts["picture"] = self._html("picture.html", picture=_picture(teardown), title=teardown.spec.title)
             parts["steps"] = self._html("steps.html", steps=steps, done=_STATE_CLASSES)
         if lines := _timeline(teardown):
-            parts["timeline"] = self._html("timeline.html", lines=lines, omitted=teardown.status.timeline_omitted)
+            parts["timeline"] = self._html(
+                "timeline.html",
+                lines=lines,
+                omitted=teardown.status.timeline_omitted,
+                chart=_chart(teardown),
+                title=teardown.spec.title,
+            )
         return parts
 
     def gone(self, name: str) -> dict[str, str]:
@@ -197,6 +205,13 @@ def _picture(teardown: Teardown) -> Markup:
     assert plan  # noqa: S101 - for the type checker
     # The renderer escapes all text, and its own tests show that.
     return Markup(svg(of_plan(teardown.spec.title, plan, teardown=teardown), styled=False))  # noqa: S704
+
+
+def _chart(teardown: Teardown) -> Markup:
+    """How long each step took, as a picture; empty if none has started."""
+    chart = timeline_chart(teardown, now=datetime.now(UTC))
+    # The renderer escapes all text, and its own tests show that.
+    return Markup(timeline_svg(chart, styled=False) if chart.rows else "")  # noqa: S704
 
 
 def _labels(teardown: Teardown, known: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:

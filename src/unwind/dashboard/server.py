@@ -30,7 +30,7 @@ from unwind.dashboard.step_objects import step_objects
 from unwind.errors import UnwindError, UsageError
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
-from unwind.members import finder
+from unwind.members import cluster_lookup
 from unwind.preview.cluster_preview import foresee
 from unwind.why.diagnosis import why
 from unwind.why.reachable_clusters import ReachableCluster
@@ -248,7 +248,7 @@ class Dashboard:
 
     async def _release_plan(self, target: str, namespace: str | None, cluster: str | None) -> Foreseen:
         """The preview of the deletion of a Helm release, here or on a member."""
-        found = await finder.find_cluster(self._client, self._place().discovery, cluster) if cluster else None
+        found = await cluster_lookup.find_cluster(self._client, self._place().discovery, cluster) if cluster else None
         where = namespace or ("default" if found else self._client.connection.namespace)
         name = ReleaseName(where, helm_releases.release_name(target))
         return await helm_releases.ReleasePlace(self._client, self._fleet, found, name).foresee(VolumePolicy.RETAIN)
