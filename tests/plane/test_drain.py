@@ -392,6 +392,34 @@ async def test_further_kinds_are_drained_in_their_phase_while_their_operator_cle
     await it.cluster.let_go()
 
 
+async def test_a_step_with_the_controller_of_a_finalizer_is_removed_after_the_drain(it: DrainScene) -> None:
+    buckets = Resource(f"{it.namespace}.example.dev", "v1", "buckets", "Bucket")
+    await define(it.member, crd(buckets))  # not with the step of its operator
+    bucket = await it.create(buckets, "logs", {})
+    # As its operator does when it first sees it.
+    held = {"metadata": {"finalizers": ["storage.acme.test/cleanup"]}}
+    await it.member.patch(buckets, "logs", held, namespace=it.namespace, field_manager="bucket-keeper")
+    operator = await it.cluster.add_summary("operator")
+    running = await it.create(DEPLOYMENTS, "bucket-keeper", _DEPLOYMENT)
+    await it.cluster.record(operator, {"operator": it.entry(running, "deployments")})
+    await it.cluster.add_on("app", objects=1)
+    await it.policy("prod", {"resources": [{"group": buckets.group, "kind": "Bucket", "effort": "Enforce"}]})
+    async with it.manager():
+        await it.cluster.delete()
+        waiting = await it.cluster.teardown(
+            lambda one: any("logs" in item.message for item in one.status.blockers), "waiting for the bucket"
+        )
+        assert waiting.spec.plan
+        waves = {step.object.name.partition("-capi")[0]: step.wave for step in waiting.spec.plan.steps}
+        assert waves == {"app": 1, f"Bucket.{buckets.group}": 2, "operator": 3}
+        assert await it.exists(DEPLOYMENTS, "bucket-keeper")
+        await it.member.patch(buckets, "logs", _FREE, namespace=it.namespace)
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert bucket.name == "logs"
+    assert not await it.exists(DEPLOYMENTS, "bucket-keeper")
+    await it.cluster.let_go()
+
+
 async def test_gateways_are_drained_where_they_are_served_and_what_they_own_goes_with_them(it: DrainScene) -> None:
     definition = crd(GATEWAYS)
     definition["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, only for this test"}

@@ -13,6 +13,7 @@ from unwind.api.unwind import Entry, EntryState
 from unwind.companions.snapshots import served_resource
 from unwind.deploy.placements import inventory_key
 from unwind.drain import rules
+from unwind.why import facts
 
 if TYPE_CHECKING:
     from unwind.drain.rules import DrainDecision, KindName
@@ -50,6 +51,8 @@ class DrainedObject(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
     finalizer: str = ""
     """The finalizer of the controller that cleans up; empty if there is none."""
+    finalizer_writers: tuple[str, ...] = ()
+    """The field managers that set it."""
     made_by: str = ""
     addresses: tuple[str, ...] = ()
     hostnames: tuple[str, ...] = ()
@@ -117,13 +120,15 @@ def drained(resource: Resource, obj: Object) -> DrainedObject:
     ]
     for name in _HOSTNAMES:
         hosts += annotations.get(name, "").replace(" ", "").split(",")
+    finalizer = rules.cleanup_finalizer(metadata.get("finalizers"))
     return DrainedObject(
         ref=ref_of(resource, msgspec.convert(metadata, ObjectMeta, strict=False)),
         resource=resource,
         labels=metadata.get("labels") or {},
         owners=frozenset(owner["uid"] for owner in metadata.get("ownerReferences") or ()),
         terminating="deletionTimestamp" in metadata,
-        finalizer=rules.cleanup_finalizer(metadata.get("finalizers")),
+        finalizer=finalizer,
+        finalizer_writers=facts.writers(obj, finalizer) if finalizer else (),
         made_by=made_by(obj),
         addresses=tuple(
             str(address) for one in ingress if (address := one.get("ip") or one.get("hostname") or one.get("value"))

@@ -252,6 +252,11 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
 _OF_GROUPS = {"karpenter.sh": ("*karpenter*",), "externaldns.k8s.io": _DNS}
 
 
+def workloads_of(entries: Iterable[ObjectRef]) -> list[ObjectRef]:
+    """The workloads among the objects of a step: any of them may be a controller."""
+    return [ref for ref in entries if (ref.group, ref.kind) in _WORKLOADS]
+
+
 def serves(
     entries: Iterable[ObjectRef], drained: Iterable[DrainDecision], programs: Collection[str] = ()
 ) -> frozenset[str]:
@@ -260,7 +265,7 @@ def serves(
     """
     found: set[str] = set()
     refs = list(entries)
-    workloads = [ref.name for ref in refs if (ref.group, ref.kind) in _WORKLOADS]
+    workloads = [ref.name for ref in workloads_of(refs)]
     classes = {_CLASSES[ref.group, ref.kind] for ref in refs if (ref.group, ref.kind) in _CLASSES}
     crds = [ref.name for ref in refs if ref.kind == "CustomResourceDefinition"]
     for decision in drained:

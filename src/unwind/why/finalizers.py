@@ -242,10 +242,17 @@ def serving(
 
     `writers`: the field managers that set the finalizer.
     """
+    fitting = all_serving(finalizer, workloads, writers)
+    return next((item for item in fitting if item.running), fitting[0] if fitting else None)
+
+
+def all_serving(
+    finalizer: str, workloads: Iterable[ControllerWorkload], writers: Iterable[str] = ()
+) -> list[ControllerWorkload]:
+    """All workloads that may be the controller of an unknown finalizer, by their names. `writers`: see `serving`."""
     it = domain(finalizer)
     written = [writer for writer in writers if writer and not writer.startswith(_ANYBODY) and writer not in _COMMON]
-    fitting = [workload for workload in workloads if _fits(workload, it) or _called(workload, written)]
-    return next((item for item in fitting if item.running), fitting[0] if fitting else None)
+    return [workload for workload in workloads if _fits(workload, it) or _called(workload, written)]
 
 
 def _fits(workload: ControllerWorkload, it: str) -> bool:
