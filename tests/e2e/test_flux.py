@@ -363,6 +363,48 @@ async def test_a_helm_release_that_was_uninstalled_before_is_verified_by_its_lab
     await it.cluster.go()
 
 
+@pytest.mark.usefixtures("helm_controller")
+async def test_a_helm_release_that_was_upgraded_while_no_manager_ran_is_verified_with_its_new_objects(
+    it: FluxScene,
+) -> None:
+    web = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\n"
+    late = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: late\n  finalizers: [example.dev/hold]\n"
+    settings: dict[str, Any] = {
+        "secret": it.secret,
+        "target": it.cluster.on_member,
+        "uninstall": {"disableWait": True},
+    }
+    await it.sources.helm_release("db", {"templates/web.yaml": web}, suspend=False, **settings)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    uid = await it.hold("db", HELM_RELEASES)
+    stopped = {"spec": {"suspend": True}}
+    await it.client.patch(HELM_RELEASES, "db", stopped, namespace=it.cluster.namespace)
+    async with it.manager():
+        await it.cluster.delete()
+        await it.cluster.teardown(held_at("db", "is suspended"), "held at db")
+    # The plan and the snapshot know the first revision.
+    templates = {"templates/web.yaml": web, "templates/late.yaml": late}
+    await it.sources.helm_release("db", templates, suspend=False, **settings)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    there = it.cluster.member.client
+    await until(there, CONFIG_MAPS, "late", bool, "deployed", namespace=it.cluster.on_member)
+    await it.client.delete(HELM_RELEASES, "db", uid=uid, namespace=it.cluster.namespace)
+    await until(
+        it.client,
+        HELM_RELEASES,
+        "db",
+        lambda one: one is not None and one["metadata"]["finalizers"] == [Finalizer.HANDLE.value],
+        "let go by Flux",
+        namespace=it.cluster.namespace,
+    )
+    async with it.manager():
+        await it.cluster.teardown(held_at("late", "example.dev/hold"), "held at late")
+        await it.free("late")
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert await it.cluster.objects() == set()
+    await it.cluster.go()
+
+
 async def test_a_plan_shows_nested_inventories_and_fails_if_something_would_leak(it: FluxScene) -> None:
     """`clusters` deploys `apps` on the management cluster, and `apps` deploys on the member."""
     management, namespace = it.cluster.management, it.cluster.namespace

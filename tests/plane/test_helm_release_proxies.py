@@ -276,6 +276,41 @@ async def test_nothing_is_created_or_deleted_on_the_member_by_unwind(it: Teardow
     await it.let_go()
 
 
+@pytest.mark.parametrize("handle", ["held", "gone"])
+async def test_a_release_that_was_upgraded_while_no_manager_ran_is_verified_with_its_new_objects(
+    it: TeardownScene, proxies: Proxies, handle: str
+) -> None:
+    late = "{{ if .Values.late }}" + config_maps("late", metadata=f"finalizers: [{HOLD}]") + "{{ end }}"
+    web = await proxies.deploy("web", templates={"templates/all.yaml": config_maps("web-0"), "templates/b.yaml": late})
+    await proxies.patch(web, {"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}})
+    async with manager(it.client, sources=(proxy_steps(EveryProxy(it.namespace), helm=None),)):
+        await it.delete()
+        await it.teardown(held_at(web.name), f"held at {web.name}")
+    # The plan and the snapshot know the first revision.
+    finalizers = [HELM_RELEASE_PROXY_FINALIZER, Finalizer.HANDLE.value]
+    upgrade = {"annotations": {PAUSED_ANNOTATION: None}, "finalizers": finalizers}
+    await proxies.patch(web, {"metadata": upgrade, "spec": {"values": "late: true"}})
+
+    def upgraded(found: Object | None) -> bool:
+        return bool(found and found["status"].get("revision") == 2)
+
+    def let_go(found: Object | None) -> bool:
+        return bool(found and found["metadata"]["finalizers"] == [Finalizer.HANDLE.value])
+
+    await until(it.client, HELM_RELEASE_PROXIES, web.name, upgraded, "upgraded", namespace=it.namespace)
+    await it.client.delete(HELM_RELEASE_PROXIES, web.name, uid=web.uid, namespace=it.namespace)
+    await until(it.client, HELM_RELEASE_PROXIES, web.name, let_go, "let go by CAAPH", namespace=it.namespace)
+    if handle == "gone":
+        await proxies.patch(web, {"metadata": {"finalizers": None}})
+    async with manager(it.client, sources=(proxy_steps(EveryProxy(it.namespace), helm=None),)):
+        await it.teardown(held_at("late"), "held at late")
+        await hold(it, "late")
+        ended = await it.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0)
+    assert await it.objects() == set()
+    await it.let_go()
+
+
 # Previews
 
 

@@ -131,7 +131,15 @@ class HandleCompanion(Companion, Protocol):
         """The merge patch that a handle needs before it is deleted, besides our finalizer (pure)."""
 
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
-        """What its inventory names now. The snapshot may be older."""
+        """What its inventory names now. The snapshot may be older.
+
+        If the deployer has forgotten what it deployed, what carries its mark.
+        """
+
+    async def left_entries(
+        self, handle: ObjectRef, recorded: Collection[ObjectRef], member: Member
+    ) -> tuple[HandleEntry, ...]:
+        """What carries the mark of a handle that is gone, and with it its inventory. `recorded`: its snapshot."""
 
     def after_delete(self, handle: Object, member: Member) -> Awaitable[DeletedHandle]:
         """What the deployer still has to do for a handle that has a deletionTimestamp."""

@@ -85,6 +85,11 @@ class DeployedObjects:
         self._resources: dict[str, Resource | None] = {}
         """By entry key. None: the CRD is gone."""
 
+    @property
+    def recorded(self) -> list[ObjectRef]:
+        """All objects in the Inventories of the handle."""
+        return [item.entry.object for item in items(self._chunks.values())]
+
     def close(self) -> None:
         """End the watches."""
         for absence in self._seen.values():

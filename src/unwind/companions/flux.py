@@ -91,6 +91,8 @@ class FluxCompanion:
         self._client = client
         self._trusts_suspended = trusts_suspended
         self._remover = HandleRemover(self)
+        self._releases_read: set[str] = set()
+        """The uids of HelmReleases whose release this process has read."""
 
     @property
     def remover(self) -> HandleRemover:
@@ -204,8 +206,19 @@ class FluxCompanion:
 
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
         obj = _read(handle)
-        # helm-controller has forgotten a release that it has uninstalled. The snapshot and earlier calls know it.
+        uid = obj.metadata.uid
+        if isinstance(obj, HelmRelease) and not _is_recorded(obj):
+            # helm-controller has forgotten the release. A release that was upgraded while no manager ran is newer than
+            # the snapshot; otherwise it was read right before the deletion.
+            return () if uid in self._releases_read else await entries_of(obj, member)
+        self._releases_read.add(uid)
         return await recorded_entries(obj, member)
+
+    async def left_entries(
+        self, handle: ObjectRef, recorded: Collection[ObjectRef], member: Member
+    ) -> tuple[HandleEntry, ...]:
+        del recorded
+        return await _labelled_entries(handle, member)
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
         obj = _read(handle)
@@ -328,7 +341,7 @@ async def entries_of(obj: FluxObject, member: Member) -> tuple[HandleEntry, ...]
     """What a handle deployed on the member."""
     if isinstance(obj, HelmRelease) and obj.metadata.terminating and not _is_recorded(obj):
         # helm-controller forgets its release when it has uninstalled it, with or without waiting for its objects.
-        return await _labelled_entries(obj, member)
+        return await _labelled_entries(ref_of(HELM_RELEASES, obj.metadata), member)
     return await recorded_entries(obj, member)
 
 
@@ -343,14 +356,12 @@ async def recorded_entries(obj: FluxObject, member: Member) -> tuple[HandleEntry
     return await _release_entries(obj, member) if obj.status.storage_namespace else ()
 
 
-async def _labelled_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntry, ...]:
-    """The objects on the member that carry Flux's labels for a handle. Expensive: lists everything."""
-    handle = ref_of(HELM_RELEASES, obj.metadata)
-    found = await contents.cluster_contents(member.client, member.discovery)
+async def _labelled_entries(handle: ObjectRef, member: Member) -> tuple[HandleEntry, ...]:
+    """The objects on the member that carry Flux's labels for a handle. Expensive: lists every kind."""
+    labels = rules.mark_selector(handle)
+    found = await contents.cluster_contents(member.client, member.discovery, labels=labels)
     return tuple(
-        HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid=""))
-        for item in found
-        if rules.is_marked(handle, item.metadata.labels or {})
+        HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid="")) for item in found
     )
 
 

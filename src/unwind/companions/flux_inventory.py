@@ -194,6 +194,12 @@ def is_marked(handle: ObjectRef, labels: Mapping[str, str]) -> bool:
     return labels.get(name) == handle.name and labels.get(namespace) == handle.namespace
 
 
+def mark_selector(handle: ObjectRef) -> str:
+    """The label selector for what Flux deployed for this Kustomization or HelmRelease."""
+    name, namespace = _MARKS[handle.group]
+    return f"{name}={handle.name},{namespace}={handle.namespace}"
+
+
 # Deletion
 
 

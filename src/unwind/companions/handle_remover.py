@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
-    from unwind.companions.companion import HandleCompanion
+    from unwind.companions.companion import HandleCompanion, HandleEntry
     from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
@@ -319,7 +319,7 @@ class _OpenRemoval:
         try:
             handle = await self._read()
             if handle is None:
-                await self._objects.add(())
+                await self._objects.add(await self._left())
                 changes.close()
                 return
             await self._add_late(handle)
@@ -330,6 +330,10 @@ class _OpenRemoval:
         if told.working:
             raise Again(told.working, until=changes, after=LOOK_AGAIN)
         changes.close()
+
+    async def _left(self) -> Sequence[HandleEntry]:
+        """What the snapshot may not name: the handle is gone, although it was to stay until the end."""
+        return await self._companion.left_entries(self._handle, self._objects.recorded, self.member)
 
     async def _let_go(self) -> None:
         """Remove Unwind's finalizer from the handle, unless something would create the handle again."""

@@ -62,6 +62,8 @@ class HelmReleaseProxies:
         self._remover = HandleRemover(self)
         self._names: dict[str, ReleaseName] = {}
         """The release of each handle that was read, by the uid of the handle."""
+        self._revisions: dict[str, int] = {}
+        """The last revision of it that was read."""
 
     @property
     def remover(self) -> StepRemover:
@@ -131,8 +133,12 @@ class HelmReleaseProxies:
 
     async def _load(self, member: Member, proxy: HelmReleaseProxy) -> LoadedRelease | None:
         """Its release on the cluster; None if there is none."""
-        name = self._names[proxy.metadata.uid] = _release(proxy)
-        return await release_reader.load(member, name) if name.name else None
+        uid = proxy.metadata.uid
+        name = self._names[uid] = _release(proxy)
+        loaded = await release_reader.load(member, name) if name.name else None
+        if loaded:
+            self._revisions[uid] = loaded.release.version
+        return loaded
 
     # Removing
 
@@ -149,7 +155,23 @@ class HelmReleaseProxies:
 
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
         proxy = msgspec.convert(handle, HelmReleaseProxy)
-        return await _entries(member, proxy, await self._load(member, proxy))
+        loaded = await self._load(member, proxy)
+        if loaded is None and proxy.metadata.terminating and not self._is_up_to_date(proxy):
+            # It was upgraded, for example while no manager ran, and CAAPH has uninstalled it since.
+            return proxy_rules.with_history(proxy, await release_reader.marked_entries(member, _release(proxy)))
+        return await _entries(member, proxy, loaded)
+
+    def _is_up_to_date(self, proxy: HelmReleaseProxy) -> bool:
+        """Whether this process has read the last revision that CAAPH has deployed for a proxy."""
+        return self._revisions.get(proxy.metadata.uid, 0) >= max(proxy.status.revision, 1)
+
+    async def left_entries(
+        self, handle: ObjectRef, recorded: Collection[ObjectRef], member: Member
+    ) -> tuple[HandleEntry, ...]:
+        names = {name for ref in recorded if (name := release_rules.stored_name(ref))}
+        if known := self._names.get(handle.uid):
+            names.add(known)
+        return tuple([entry for name in sorted(names) for entry in await release_reader.marked_entries(member, name)])
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
         proxy = msgspec.convert(handle, HelmReleaseProxy)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.caaph import HELM_RELEASE_PROXIES
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.names import HELM_KEEP_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
 from unwind.api.policies import SourceKind
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
@@ -23,6 +24,7 @@ from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest
 from unwind.kube import decoding
 from unwind.kube.errors import NotFoundError
+from unwind.members import contents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,6 +177,20 @@ async def entries_of(member: Member, loaded: LoadedRelease) -> tuple[HandleEntry
     if await _created_by_helm(member, namespace) and found not in [entry.object for entry in entries]:
         entries.append(HandleEntry(object=found, kept=release_rules.KEPT_NAMESPACE))
     return tuple(entries)
+
+
+async def marked_entries(member: Member, release: ReleaseName) -> tuple[HandleEntry, ...]:
+    """The objects that carry Helm's mark for a release, which may be gone itself. Expensive: lists every kind."""
+    labels = f"{MANAGED_BY_LABEL}={MANAGED_BY_HELM}"
+    found = await contents.cluster_contents(member.client, member.discovery, labels=labels)
+    return tuple(
+        HandleEntry(
+            object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid=""),
+            kept=release_rules.KEPT_BY_POLICY if HELM_KEEP_ANNOTATION in (item.metadata.annotations or {}) else "",
+        )
+        for item in found
+        if release_rules.is_of_release(item.metadata, release)
+    )
 
 
 async def _refs(member: Member, manifests: Sequence[ChartManifest], namespace: str) -> list[ObjectRef]:

@@ -200,6 +200,12 @@ def is_release_secret(found: Metadata, release: ReleaseName) -> bool:
     return (found.namespace, labels.get("owner"), labels.get("name")) == (release.namespace, "helm", release.name)
 
 
+def stored_name(ref: ObjectRef) -> ReleaseName | None:
+    """The release whose revision a Secret stores, by its name; None if it stores none."""
+    name, _, version = ref.name.removeprefix(_SECRET_PREFIX).rpartition(".v")
+    return ReleaseName(ref.namespace, name) if stores_release(ref) and name and version.isdecimal() else None
+
+
 def stores_release(ref: ObjectRef) -> bool:
     """Whether an object is the Secret of a revision, by its name."""
     return (ref.group, ref.kind) == ("", SECRETS.kind) and ref.name.startswith(_SECRET_PREFIX)

@@ -39,12 +39,14 @@ async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> 
     return await _everything(client, discovery, namespace)
 
 
-async def cluster_contents(client: Client, discovery: Discovery) -> list[Content]:
-    """Everything in the cluster. Expensive: a cluster-scoped object may own objects anywhere."""
-    return await _everything(client, discovery, None)
+async def cluster_contents(client: Client, discovery: Discovery, *, labels: str = "") -> list[Content]:
+    """Everything in the cluster, or what has these labels (a selector). Expensive: lists every kind."""
+    return await _everything(client, discovery, None, labels)
 
 
-async def _everything(client: Client, discovery: Discovery, namespace: str | None) -> list[Content]:
+async def _everything(
+    client: Client, discovery: Discovery, namespace: str | None, labels: str = ""
+) -> list[Content]:
     kinds = listable(await discovery.kinds(anew=True), namespaced=namespace is not None)
     if silent := await discovery.silent():
         where = f"namespace {namespace}" if namespace else "the cluster"
@@ -55,7 +57,7 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
     found: list[Content] = []
 
     async def look(resource: Resource) -> None:
-        found.extend(await of_kind(client, resource, namespace=namespace))
+        found.extend(await of_kind(client, resource, namespace=namespace, labels=labels))
 
     await gather_limited((look(resource) for resource in kinds), limit=_AT_ONCE)
     return sorted(found, key=str)
@@ -79,11 +81,13 @@ def _passing(kind: ServedKind) -> bool:
     return kind.resource.kind == "Event" and kind.resource.group in ("", "events.k8s.io")
 
 
-async def of_kind(client: Client, resource: Resource, *, namespace: str | None = None) -> list[Content]:
-    """All objects of a resource, in a namespace or in all namespaces."""
+async def of_kind(
+    client: Client, resource: Resource, *, namespace: str | None = None, labels: str = ""
+) -> list[Content]:
+    """All objects of a resource, in a namespace or in all namespaces. `labels`: a selector."""
     view = decoding.metadata(resource)
     found: list[Content] = []
-    pages = client.pages(resource, namespace=namespace, accept=view.accept_list)
+    pages = client.pages(resource, namespace=namespace, labels=labels, accept=view.accept_list)
     async with aclosing(pages):
         async for page in pages:
             found += [Content(resource, view.decode(item)) for item in page.items or ()]

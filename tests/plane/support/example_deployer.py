@@ -98,6 +98,21 @@ class ExampleDeployer(FixedPolicies):
     def before_delete(self, handle: Object) -> Object:
         return {}
 
+    async def left_entries(
+        self, handle: ObjectRef, recorded: Collection[ObjectRef], member: Member
+    ) -> tuple[HandleEntry, ...]:
+        found = await member.client.list(
+            CONFIG_MAPS, namespace=self._namespace, labels=f"{DEPLOYED_BY_LABEL}={handle.name}"
+        )
+        return tuple(
+            HandleEntry(
+                object=ObjectRef(
+                    version="v1", kind="ConfigMap", namespace=self._namespace, name=item["metadata"]["name"]
+                )
+            )
+            for item in found
+        )
+
     def before_stay(self, handle: Object) -> Object:
         return {}
 
