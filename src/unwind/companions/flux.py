@@ -273,13 +273,16 @@ def why_held(obj: FluxObject) -> str:
 
 def handles_of(found: Sequence[FoundHandle]) -> list[Handle]:
     """The handles of a cluster with their order (pure). Raises if two of them have the same step."""
+    labels = {item.place: item.obj.metadata.labels for item in found if item.on_member}
     parents: dict[Place, set[str]] = {}
     below: set[str] = set()
     """Flux on the member, deployed from the management cluster: it goes after all that it deployed."""
     for item in found:
         refs = item.refs
         for child in rules.children(item.place, refs):
-            parents.setdefault(child, set()).add(step_of(item.place))
+            # Users who may write the status of the parent can put any handle into its inventory, but not mark it.
+            if rules.is_marked(ref_of(item.resource, item.obj.metadata), labels.get(child, {})):
+                parents.setdefault(child, set()).add(step_of(item.place))
         if not item.on_member and rules.manages_flux(refs):
             below.add(step_of(item.place))
     handles = [_handle(item, parents.get(item.place, set()) if item.on_member else set(), below) for item in found]

@@ -14,16 +14,26 @@ from unwind.errors import UnwindError
 from unwind.teardown.drafts import ORDER_LOST, order_lost
 
 
-def found(name: str, *ids: str, on_member: bool = False, namespace: str = "shop", **spec: Any) -> FoundHandle:
+def labels_of(parent: str, namespace: str = "shop") -> dict[str, str]:
+    """The labels of Flux for what a Kustomization deployed; `parent`: its name."""
+    group = KUSTOMIZATIONS.group
+    return {f"{group}/name": parent, f"{group}/namespace": namespace} if parent else {}
+
+
+def found(
+    name: str, *ids: str, on_member: bool = False, namespace: str = "shop", parent: str = "", **spec: Any
+) -> FoundHandle:
     """A Kustomization with this inventory."""
-    body = {"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {"prune": True, **spec}}
+    meta = {"name": name, "namespace": namespace, "uid": name, "labels": labels_of(parent, namespace)}
+    body = {"metadata": meta, "spec": {"prune": True, **spec}}
     entries = tuple(HandleEntry(object=parse_id(item, "v1")) for item in ids)
     obj = msgspec.convert(body, Kustomization)
     return FoundHandle(resource=KUSTOMIZATIONS, obj=obj, on_member=on_member, entries=entries)
 
 
-def release(name: str, *, on_member: bool, **spec: Any) -> FoundHandle:
-    obj = msgspec.convert({"metadata": {"name": name, "namespace": "shop", "uid": name}, "spec": spec}, HelmRelease)
+def release(name: str, *, on_member: bool, parent: str = "", **spec: Any) -> FoundHandle:
+    meta = {"name": name, "namespace": "shop", "uid": name, "labels": labels_of(parent)}
+    obj = msgspec.convert({"metadata": meta, "spec": spec}, HelmRelease)
     return FoundHandle(resource=HELM_RELEASES, obj=obj, on_member=on_member, entries=())
 
 
@@ -40,8 +50,8 @@ def test_dependencies_and_parents_are_steps_that_go_later() -> None:
             "shop_db_helm.toolkit.fluxcd.io_HelmRelease",
             dependsOn=[{"name": "base"}, {"name": "crds", "namespace": "platform"}],
         ),
-        found("web", on_member=True),
-        release("db", on_member=True),
+        found("web", on_member=True, parent="tenant"),
+        release("db", on_member=True, parent="tenant"),
     )
     assert {name: handle.depends_on for name, handle in handles.items()} == {
         "base": (),
@@ -50,6 +60,17 @@ def test_dependencies_and_parents_are_steps_that_go_later() -> None:
         "db": ("Kustomization/shop/tenant",),
     }
     assert {name for name, handle in handles.items() if handle.ordered} == {"tenant", "web", "db"}
+
+
+def test_an_inventory_that_names_a_handle_of_others_does_not_change_its_order() -> None:
+    """Users who may write the status of their Kustomization could hold the cluster with a cycle."""
+    place = "shop_infra_kustomize.toolkit.fluxcd.io_Kustomization"
+    handles = by_name(
+        found("infra", on_member=True, parent="fleet"),
+        found("fleet", place, on_member=True),
+        found("tenant", place, on_member=True, dependsOn=[{"name": "infra"}]),
+    )
+    assert handles["infra"].depends_on == ("Kustomization/shop/fleet",)
 
 
 def test_a_handle_on_the_management_cluster_is_no_child_of_one_that_deploys_elsewhere() -> None:
@@ -75,7 +96,7 @@ ITSELF = (
 def test_the_kustomization_that_deploys_only_flux_itself_stays() -> None:
     handles = by_name(
         found("flux-system", *ITSELF, on_member=True, namespace="flux-system"),
-        found("apps", "shop_web_apps_Deployment", on_member=True, namespace="flux-system"),
+        found("apps", "shop_web_apps_Deployment", on_member=True, namespace="flux-system", parent="flux-system"),
     )
     assert "goes with the cluster" in handles["flux-system"].stays
     assert all(entry.kept for entry in handles["flux-system"].entries)
