@@ -21,6 +21,7 @@ from unwind.api.names import DELETE_PROTECTION_LABEL, Finalizer
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.kube.object_watch import until
+from unwind.local.cluster import ALL_RIGHTS
 from unwind.members import targets
 from unwind.members.members import Members
 from unwind.planning.waves import plan
@@ -273,4 +274,22 @@ async def test_an_object_that_the_deployer_created_after_the_plan_is_verified_to
         await it.member.client.patch(CONFIG_MAPS, "late", free, namespace=it.on_member)
         assert (await it.ended()).phase is Phase.COMPLETE
     assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_absence_is_verified_with_a_watch_for_each_kind_and_not_with_a_request_for_each_object(
+    it: TeardownScene,
+) -> None:
+    objects = [f"apps-{number:02}" for number in range(40)]
+    await deployed(it, "apps", objects=objects)
+    user = f"counted-{it.namespace}"
+    await it.lead_to(it.member.connection(user, groups=ALL_RIGHTS))
+    async with running_deployer(it), manager(it.client, sources=(ExampleDeployer(it).steps,)):
+        await it.delete()
+        ended = await it.ended()
+    assert (ended.phase, ended.status.removed) == (Phase.COMPLETE, "40/40")
+    reads = list(it.member.audit.entries(verbs=("get", "list"), resource="configmaps", user=user))
+    assert [entry.object_ref.name for entry in reads if entry.object_ref.name in objects] == []
+    # For the handles, for the snapshot, and for the watch.
+    assert len([entry for entry in reads if entry.verb == "list"]) <= 4
     await it.let_go()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Entry, Inventory
     from unwind.companions.companion import HandleCompanion, HandleEntry
+    from unwind.kube.decoding import Metadata
     from unwind.kube.watches import Absence
     from unwind.members.member import Member
     from unwind.protection.deleter import ProtectedObject
@@ -132,7 +133,7 @@ class DeployedObjects:
             if key in known:
                 continue
             resource = self._resources[key] = await self._objects.resource(entry.object)
-            there = await snapshots.read_metadata(self._member.client, resource, entry.object) if resource else None
+            there = await self._read(resource, entry.object) if resource else None
             if resource and there and self._companion.is_marked(self._handle, there):
                 kept = entry.kept or self._companion.why_kept(self._handle, resource.kind, there)
                 source = snapshots.source_of(self._handle, kept)
@@ -140,13 +141,18 @@ class DeployedObjects:
         for item in list(self._todo.values()):
             # An object that was absent when the removal began may have been created again under the same name.
             resource, absence = self._resources.get(item.key), self._seen.get(item.key)
+            absence = None if absence and absence.lost else absence
             if item.entry.kept or resource is None or (absence and absence.seen):
                 continue
-            there = await snapshots.read_metadata(self._member.client, resource, item.entry.object)
+            # From the watch: there may be thousands of them.
+            there = absence.namesake if absence else await self._read(resource, item.entry.object)
             if there and there.uid != item.entry.object.uid and self._companion.is_marked(self._handle, there):
                 await self._watch_also(await self._renewed(item, there.uid))
         for item in await self._recorded(added):
             await self._watch_also(item)
+
+    async def _read(self, resource: Resource, ref: ObjectRef) -> Metadata | None:
+        return await snapshots.read_metadata(self._member.client, resource, ref)
 
     async def _watch_also(self, item: Item) -> None:
         self._todo[item.key] = item
@@ -210,7 +216,7 @@ class DeployedObjects:
     async def _absent(self, item: Item) -> None:
         """Return if an object is absent; raise Again while it is not."""
         ref, resource = item.entry.object, self._resources.get(item.key)
-        if resource is None:
+        if resource is None or ((before := self._seen.get(item.key)) and before.happened):
             return
         try:
             absence = await self._absence(resource, ref)

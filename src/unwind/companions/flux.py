@@ -130,11 +130,9 @@ class FluxCompanion:
         self, resource: Resource, target: ClusterTarget, member: Member, namespaces: Collection[str]
     ) -> list[FoundHandle]:
         """Those of the management cluster that deploy on the target."""
-        if not await is_installed(self._client, resource):
-            return []
         found: list[FluxObject] = []
         for namespace in sorted(namespaces):
-            found += await self._client.list_of(resource, _TYPES[resource], namespace=namespace)
+            found += await _listed(self._client, resource, namespace=namespace)
         users: dict[tuple[str, SecretKey], list[FluxObject]] = {}
         for obj in found:
             if (config := obj.spec.kube_config) and config.secret_ref and config.secret_ref.name:
@@ -174,11 +172,9 @@ class FluxCompanion:
 
     async def _on_member(self, resource: Resource, member: Member) -> list[FoundHandle]:
         """Those of Flux on the member itself. With a kubeconfig, they deploy on yet another cluster."""
-        if not await is_installed(member.client, resource):
-            return []
         return [
             FoundHandle(resource=resource, obj=obj, on_member=True, entries=await entries_of(obj, member))
-            for obj in await member.client.list_of(resource, _TYPES[resource])
+            for obj in await _listed(member.client, resource)
             if obj.spec.kube_config is None
         ]
 
@@ -435,6 +431,17 @@ async def _leads_to(secret: Object, key: str, member: Member) -> bool:
         return False
     async with Client(way) as client:
         return await client.cluster_uid() == member.system_uid
+
+
+async def _listed(client: Client, resource: Resource, *, namespace: str | None = None) -> Sequence[FluxObject]:
+    """The objects of a kind of Flux; none if its CRD is not installed. Raises if that is unknown."""
+    try:
+        return await client.list_of(resource, _TYPES[resource], namespace=namespace)
+    except ApiError as error:
+        # Only the absence of the CRD proves that there are none.
+        if error.code == _NOT_SERVED and not await is_installed(client, resource):
+            return ()
+        raise
 
 
 async def is_installed(client: Client, resource: Resource) -> bool:

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
 
-_SEPARATOR, _COLON = "_", "__"
+_SEPARATOR, _COLON, _FIELDS = "_", "__", 4
 _KINDS: dict[tuple[str, str], Resource] = {(it.group, it.kind): it for it in (KUSTOMIZATIONS, HELM_RELEASES)}
 _MARKS = {group: (f"{group}/name", f"{group}/namespace") for group, _ in _KINDS}
 _KEEPING = {PRUNE: DISABLED, RECONCILE: DISABLED, SSA: IGNORED}
 _CONTROLLERS = ("kustomize-controller", "helm-controller")
+_KUSTOMIZE_CRDS = f".{KUSTOMIZATIONS.group}"
+_KINDS_OF_FLUX = ("Deployment", CUSTOM_RESOURCE_DEFINITIONS.kind)
 
 FluxObject = Kustomization | HelmRelease
 
@@ -60,10 +62,14 @@ def parse_id(text: str, version: str) -> ObjectRef:
 
     Names of RBAC can contain `:`, which is written as `__`, and `_`. No other field can contain `_`.
     """
-    namespace, _, rest = text.partition(_SEPARATOR)
-    rest, _, kind = rest.rpartition(_SEPARATOR)
-    name, _, group = rest.rpartition(_SEPARATOR)
-    name = name.replace(_COLON, ":")
+    parts = text.split(_SEPARATOR)
+    if len(parts) == _FIELDS:  # nearly all of thousands of entries
+        namespace, name, group, kind = parts
+    else:
+        namespace, _, rest = text.partition(_SEPARATOR)
+        rest, _, kind = rest.rpartition(_SEPARATOR)
+        name, _, group = rest.rpartition(_SEPARATOR)
+        name = name.replace(_COLON, ":")
     if not (name and kind):
         raise UnwindError(
             f"cannot read the inventory entry {text!r} of Flux: it is not NAMESPACE_NAME_GROUP_KIND",
@@ -117,7 +123,7 @@ def children(parent: Place, entries: Iterable[ObjectRef]) -> tuple[Place, ...]:
 
     They go before their parent: the parent could create them again.
     """
-    found = (Place(ref.kind, ref.namespace, ref.name) for ref in entries if is_handle(ref))
+    found = [Place(ref.kind, ref.namespace, ref.name) for ref in entries if ref.group in _MARKS and is_handle(ref)]
     return tuple(dict.fromkeys(place for place in found if place != parent))
 
 
@@ -138,8 +144,9 @@ def manages_flux(entries: Iterable[ObjectRef]) -> bool:
     """Whether an inventory contains Flux itself: its CRDs, or the Deployment of a controller."""
     return any(
         (ref.group == "apps" and ref.kind == "Deployment" and ref.name in _CONTROLLERS)
-        or (ref.kind == CUSTOM_RESOURCE_DEFINITIONS.kind and ref.name.endswith(f".{KUSTOMIZATIONS.group}"))
+        or (ref.kind == CUSTOM_RESOURCE_DEFINITIONS.kind and ref.name.endswith(_KUSTOMIZE_CRDS))
         for ref in entries
+        if ref.kind in _KINDS_OF_FLUX
     )
 
 

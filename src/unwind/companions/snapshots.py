@@ -95,13 +95,9 @@ class MemberObjects:
             (read(kind, those[0]) for kind, those in wanted.items() if len(those) > _FEW), limit=_AT_ONCE
         )
 
-    def known(self, ref: ObjectRef) -> FoundObject | None:
-        """An object by its name, if its kind was listed; otherwise None."""
-        table = self._tables.get((ref.group, ref.kind, ref.version))
-        if table is None:
-            return None
-        resource, listed = table
-        return FoundObject(resource, listed.get((ref.namespace, ref.name)))
+    def table(self, kind: _Kind) -> tuple[Resource | None, dict[tuple[str, str], Metadata]] | None:
+        """The resource of a kind, and all objects of it by namespace and name, if it was listed; otherwise None."""
+        return self._tables.get(kind)
 
     async def find(self, ref: ObjectRef) -> FoundObject:
         """An object by its name."""
@@ -115,7 +111,7 @@ class MemberObjects:
 
     async def _list(self, resource: Resource) -> None:
         if resource not in self._listed:
-            found = await contents.of_kind(self._member.client, resource)
+            found = await contents.of_kind(self._member.client, resource, ahead=True)
             self._listed[resource] = {(item.metadata.namespace, item.metadata.name): item.metadata for item in found}
 
 
@@ -159,8 +155,7 @@ async def take(objects: MemberObjects, companion: Companion, handle: Handle) -> 
     foreign: list[ObjectRef] = []
     own = source_of(handle.ref)
 
-    def add(listed: HandleEntry, found: FoundObject) -> None:
-        resource, metadata = found
+    def add(listed: HandleEntry, resource: Resource | None, metadata: Metadata | None) -> None:
         if resource is None:
             return  # the kind is gone
         if listed.kept and metadata is None:
@@ -177,13 +172,14 @@ async def take(objects: MemberObjects, companion: Companion, handle: Handle) -> 
             there[key] = metadata
 
     async def look(listed: HandleEntry) -> None:
-        add(listed, await objects.find(listed.object))
+        add(listed, *await objects.find(listed.object))
 
     # Without a task for each of thousands of objects whose kinds are listed.
     unknown: list[HandleEntry] = []
     for listed in handle.entries:
-        if found := objects.known(listed.object):
-            add(listed, found)
+        ref = listed.object
+        if table := objects.table((ref.group, ref.kind, ref.version)):
+            add(listed, table[0], table[1].get((ref.namespace, ref.name)))
         else:
             unknown.append(listed)
     if unknown:

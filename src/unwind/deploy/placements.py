@@ -84,7 +84,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 def inventory_key(group: str, kind: str, namespace: str, name: str) -> str:
     """The key of an object in the inventory: short and stable."""
-    return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
+    return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).digest()[:12].hex()
 
 
 def place(

@@ -86,8 +86,13 @@ class Absence(Subscription):
     @property
     def seen(self) -> Metadata | None:
         """The object as the watch shows it; None means nothing, because it may not have been reported yet."""
-        held = self._followed.informer.cache.get(self.key) if self._followed else None
+        held = self.namesake
         return held if held is not None and held.uid == self.uid else None
+
+    @property
+    def namesake(self) -> Metadata | None:
+        """The object with its name as the watch shows it, which may have another uid."""
+        return self._followed.informer.cache.get(self.key) if self._followed else None
 
 
 class Changes(Subscription):

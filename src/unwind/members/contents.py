@@ -44,9 +44,7 @@ async def cluster_contents(client: Client, discovery: Discovery, *, labels: str 
     return await _everything(client, discovery, None, labels)
 
 
-async def _everything(
-    client: Client, discovery: Discovery, namespace: str | None, labels: str = ""
-) -> list[Content]:
+async def _everything(client: Client, discovery: Discovery, namespace: str | None, labels: str = "") -> list[Content]:
     kinds = listable(await discovery.kinds(anew=True), namespaced=namespace is not None)
     if silent := await discovery.silent():
         where = f"namespace {namespace}" if namespace else "the cluster"
@@ -82,12 +80,13 @@ def _passing(kind: ServedKind) -> bool:
 
 
 async def of_kind(
-    client: Client, resource: Resource, *, namespace: str | None = None, labels: str = ""
+    client: Client, resource: Resource, *, namespace: str | None = None, labels: str = "", ahead: bool = False
 ) -> list[Content]:
-    """All objects of a resource, in a namespace or in all namespaces. `labels`: a selector."""
+    """All objects of a resource, in a namespace or in all namespaces. `labels`: a selector. `ahead`: request each page
+    while the one before is decoded."""
     view = decoding.metadata(resource)
     found: list[Content] = []
-    pages = client.pages(resource, namespace=namespace, labels=labels, accept=view.accept_list)
+    pages = client.pages(resource, namespace=namespace, labels=labels, accept=view.accept_list, ahead=ahead)
     async with aclosing(pages):
         async for page in pages:
             found += [Content(resource, view.decode(item)) for item in page.items or ()]
