@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -467,6 +467,34 @@ async def test_a_step_keeps_its_handle_in_another_namespace_until_it_is_verified
         assert (await it.cluster.ended()).phase is Phase.COMPLETE
         await until_handle("apps", lambda one: one is None, "gone")
     await it.cluster.let_go()
+
+
+@pytest.mark.parametrize("end", [Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE])
+async def test_handles_and_the_kubeconfig_are_let_go_at_each_end_of_a_teardown(it: PolicyScene, end: Phase) -> None:
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod")
+    await it.handle("hub")
+    secret, where = f"{it.cluster.name}-kubeconfig", it.cluster.namespace
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(it.manager())
+        await it.until_handle("hub", _held, "held")
+        await until(it.client, SECRETS, secret, _held, "held", namespace=where)
+        await it.cluster.delete()
+        await it.cluster.teardown(lambda one: "apps" in one.status.blocked_by, "held at apps")
+        # While the teardown runs, nothing is let go.
+        assert _held(await it.client.get(DEPLOYMENTS, "hub", namespace=where))
+        if end is Phase.COMPLETE:
+            await stack.enter_async_context(running_deployer(it.cluster))
+        elif end is Phase.RELEASED:
+            await it.delete_policy("prod")  # then no decision of its writers is overruled
+            await it.cluster.annotate({FORCE_RELEASE_ANNOTATION: "now", FORCE_RELEASE_BY_ANNOTATION: "jane"})
+        else:
+            await it.client.patch(CLUSTERS, it.cluster.name, {"metadata": {"finalizers": None}}, namespace=where)
+        assert (await it.cluster.ended()).phase is end
+        await it.until_handle("hub", lambda one: not _held(one), "free")
+        await until(it.client, SECRETS, secret, lambda one: not _held(one), "free", namespace=where)
+    if end is not Phase.TARGET_GONE:
+        await it.cluster.let_go()
 
 
 def _terminating(found: Object | None) -> bool:
