@@ -427,7 +427,8 @@ async def _leads_to(secret: Object, key: str, member: Member) -> bool:
     data = secret.get("data") or {}
     key = key or next((item for item in _KUBECONFIG_KEYS if item in data), "")
     way = credentials.connection(ClusterTarget(ref=ref, secret=meta["name"], secret_key=key), secret)
-    if way.server != member.client.connection.server:
+    mine = member.client.connection
+    if (way.server, way.proxy) != (mine.server, mine.proxy):
         return False
     async with Client(way) as client:
         return await client.cluster_uid() == member.system_uid

@@ -163,7 +163,7 @@ def parse(text: bytes, *, source: str) -> ClusterConnection:
     It must neither name files of this machine nor run a program: otherwise a user who can write such a Secret could run
     anything as Unwind.
     """
-    return _connection([(None, _decode(text, source))], context=None, source=source)
+    return _connection([(None, _decode(text, source, quotes=False))], context=None, source=source)
 
 
 def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> ClusterConnection:
@@ -234,16 +234,22 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _decode(text: bytes, source: str) -> dict[str, Any]:
+def _decode(text: bytes, source: str, *, quotes: bool = True) -> dict[str, Any]:
+    """`quotes`: whether the message of an error may quote the text. Users who may name a Secret need not be able to
+    read it."""
     try:
         config = safe_yaml.load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UnwindError(
-            f"{source} is not a kubeconfig ({' '.join(str(error).split())})", remedy=_HOW_TO_SEE
-        ) from error
+        why = " ".join(str(error).split()) if quotes else _where(error)
+        raise UnwindError(f"{source} is not a kubeconfig ({why})", remedy=_HOW_TO_SEE) from error
     if not isinstance(config, dict):
         raise UnwindError(f"{source} is not a kubeconfig (it is not a mapping)", remedy=_HOW_TO_SEE)
     return config
+
+
+def _where(error: Exception) -> str:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return f"invalid YAML in line {mark.line + 1}, column {mark.column + 1}" if mark else "invalid YAML"
 
 
 def _connection(files: _Files, *, context: str | None, source: str | None = None) -> ClusterConnection:

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import base64
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
-from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
+from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Plan
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.flux import FluxCompanion, FoundHandle, handles_of
 from unwind.companions.flux_inventory import parse_id
 from unwind.errors import UnwindError
+from unwind.kube import kubeconfig
+from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import ORDER_LOST, order_lost
 
 
@@ -121,3 +128,26 @@ def test_a_plan_whose_steps_had_begun_says_that_order_is_lost() -> None:
     plan = Plan(warnings=("something else", f"{ORDER_LOST}Kustomization/shop/web was being deleted"))
     assert [notice.message for notice in order_lost(plan)] == [plan.warnings[1]]
     assert order_lost(None) == ()
+
+
+async def test_a_kubeconfig_with_another_proxy_is_of_another_cluster_and_nothing_is_connected_to() -> None:
+    """Users of its namespace write the Secret: a proxy of theirs would be connected to by the manager."""
+    asked: list[str] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readline()).decode())
+        writer.close()
+
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    way = kubeconfig.ClusterConnection(server="https://member.example.dev", credential=kubeconfig.Token("t"))
+    theirs = kubeconfig.document(msgspec.structs.replace(way, proxy=address), cluster="c", user="u")
+    data = {"value": base64.b64encode(theirs.encode()).decode()}
+    secret = {"metadata": {"namespace": "shop", "name": "copy", "uid": "s"}, "data": data}
+    client = SimpleNamespace(get=AsyncMock(return_value=secret))
+    member: Any = SimpleNamespace(client=SimpleNamespace(connection=way), system_uid="m")
+    target = ClusterTarget(ref=ObjectRef(kind="Cluster", namespace="shop", name="prod"), secret="prod")  # noqa: S106 - a name
+    async with server:
+        companion = FluxCompanion(cast("Any", client))
+        assert await companion._is_of_target(target, member, "shop", SecretKey(name="copy")) is False
+    assert asked == []

@@ -92,3 +92,12 @@ def test_a_token_of_a_service_account_of_the_management_cluster_is_never_sent_to
 
 def test_a_kubeconfig_names_its_server_itself() -> None:
     assert credentials.belongs(target(), found())
+
+
+@pytest.mark.parametrize("text", ["*hunter2", "!hunter2 x", "[hunter2: {", "a: b: hunter2"])
+def test_no_word_of_a_secret_that_is_not_a_kubeconfig_is_in_the_message(text: str) -> None:
+    """Users who may name a Secret, but not read it, read the message."""
+    with pytest.raises(UnreachableError) as caught:
+        credentials.connection(target(), secret(a=text))
+    assert "hunter2" not in str(caught.value)
+    assert "is not a kubeconfig" in str(caught.value)
