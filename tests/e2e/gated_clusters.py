@@ -19,6 +19,7 @@ from tests.plane.support.commands import command
 from tests.plane.support.manager_process import running
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION
+from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
@@ -160,6 +161,13 @@ class Ground:
                 self.balancer.remove(address)
             # In peace, so that nobody has to wait until its Leases run out. One that a test killed is dead already.
             await manager.stop()
+
+    async def forget_replicas(self) -> None:
+        """Delete the Leases of replicas that were killed, as if they had run out."""
+        for lease in await self.client.list(LEASES, namespace=HOME):
+            meta = lease["metadata"]
+            with suppress(NotFoundError):
+                await self.client.delete(LEASES, meta["name"], uid=meta["uid"], namespace=HOME)
 
     async def until_discovered(self, *hooks: str) -> Object:
         """Return when Cluster API knows us, and that we answer to these hooks."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from tests.e2e.flux_gates import CHART, HOLD, flux_gate
@@ -48,6 +50,8 @@ class CompanionScene(GateScene):
         await self.unblock(*await self.on_member())
 
 
+# The start of a plane, of Cluster API and of four controllers is part of it.
+@pytest.mark.timeout(300)
 async def test_handles_of_all_deployers_go_in_order_before_their_cluster_and_unwind_creates_nothing_on_the_member(
     ground: Ground,
 ) -> None:
@@ -69,14 +73,19 @@ async def test_handles_of_all_deployers_go_in_order_before_their_cluster_and_unw
                 order=[["legacy"], ["cache*"]],
             )
             await gate.kustomization("base")
-            await gate.kustomization("apps", gate.config_map("apps-0", finalizers=[HOLD]), depends_on=["base"])
-            await gate.kustomization("web", depends_on=["apps"])
-            await gate.there.source("shop", [gate.config_map("shop-0")])
-            await gate.kustomization("tenant", kustomization("shop", where), depends_on=["base"])
             await gate.sources.helm_release("db", CHART, secret=gate.secret)
-            cache = await proxies.deploy("cache")
-            await user.install("legacy", "settings")
-            await gate.sources.until_ready("base", "apps", "web", "tenant")
+            async with asyncio.TaskGroup() as deploying:
+                deployed_cache = deploying.create_task(proxies.deploy("cache"))
+                deploying.create_task(user.install("legacy", "settings"))
+                # Each when its dependencies are ready: otherwise Flux looks again at intervals.
+                await gate.sources.until_ready("base")
+                await gate.kustomization("apps", gate.config_map("apps-0", finalizers=[HOLD]), depends_on=["base"])
+                await gate.there.source("shop", [gate.config_map("shop-0")])
+                await gate.kustomization("tenant", kustomization("shop", where), depends_on=["base"])
+                await gate.sources.until_ready("apps")
+                await gate.kustomization("web", depends_on=["apps"])
+                await gate.sources.until_ready("web", "tenant")
+            cache = deployed_cache.result()
             await gate.there.until_ready("shop")
             await gate.sources.until_ready("db", resource=HELM_RELEASES)
             await gate.until_held("base", "apps", "web", "tenant")
@@ -101,6 +110,7 @@ async def test_handles_of_all_deployers_go_in_order_before_their_cluster_and_unw
             }
             assert held.spec.plan.warnings == ()
             manager.process.send_signal(signal.SIGKILL)
+        await ground.forget_replicas()
         async with ground.manager(PATH=path) as manager:
             # Without the Secret, Flux cannot remove `base`, and nothing can be verified.
             secret = await _lose_secret(scene, gate.secret)
