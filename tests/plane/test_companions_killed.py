@@ -1,27 +1,42 @@
-"""The manager killed at each of its writes while Flux takes a cluster apart: order, ledger and absence are the same."""
+"""The manager killed at each of its writes while handles of deployers go: order, ledger and absence are the same."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import MEMBER
-from tests.plane.support.flux_handles import FluxScene, flux_scene
+from tests.plane.support.cluster_teardowns import MEMBER, TeardownScene, scene
+from tests.plane.support.flux_handles import FluxScene
+from tests.plane.support.flux_sources import FluxSources, artifacts
+from tests.plane.support.helm_release_proxies import Proxies
+from tests.plane.support.killed_handles import (
+    FluxReleases,
+    Handles,
+    Kustomizations,
+    MemberKustomizations,
+    NestedKustomizations,
+    ReleaseProxies,
+    Releases,
+    SingleReleaseProxy,
+)
 from tests.plane.support.killed_managers import Killer, Managers, detailed_signature
 from unwind.api.capi import CLUSTERS
-from unwind.api.flux import KUSTOMIZATIONS
-from unwind.api.names import Finalizer
+from unwind.api.meta import ObjectMeta, ref_of
+from unwind.api.names import REQUEST_PREFIX, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, TeardownPolicy
+from unwind.api.resources import SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Phase, Teardown
+from unwind.clock import SYSTEM
 from unwind.kube.errors import NotFoundError
-from unwind.local import companions, tools
+from unwind.local import build, companions, tools
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.server.manager_names import MANAGER
+from unwind.teardown.requests import request
 from unwind.testing.managers import manager_connection
 from unwind.testing.proxy import Interceptor
 
@@ -29,180 +44,307 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tests.plane.support.flux_sources import FluxSources
-    from unwind.kube.client import Object
+    from tests.plane.support.flux_sources import ArtifactServer
+    from unwind.kube.client import Client
     from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 LABEL = "killed.example.dev/cluster"
-KEPT = {"annotations": {"kustomize.toolkit.fluxcd.io/prune": "disabled"}}
+STUCK = 90.0
+"""Seconds without another write."""
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def flux(plane: Plane) -> AsyncIterator[None]:
-    """Flux on the management cluster, and on the member."""
+async def deployers(plane: Plane) -> AsyncIterator[None]:
+    """Flux and CAAPH on the management cluster, and Flux on the member."""
     async with (
         companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management),
+        companions.running(tools.HELM_CONTROLLER, plane.management),
+        companions.running(tools.CAAPH, plane.management),
         companions.running(tools.KUSTOMIZE_CONTROLLER, plane.members[MEMBER]),
     ):
         yield
 
 
 class Stage:
-    """A cluster with two Kustomizations, and a manager that is killed."""
+    """Handles for one cluster, and a manager that is killed."""
 
-    def __init__(self, it: FluxScene, managers: Managers, killer: Killer, *, on_member: bool) -> None:
-        self.it = it
+    def __init__(self, cluster: TeardownScene, handles: Handles, managers: Managers, killer: Killer, user: str) -> None:
+        self.cluster = cluster
+        self.handles = handles
         self.managers = managers
         self.killer = killer
-        self.user = f"killed-{it.cluster.namespace}"
-        """On the member, if the handles are there."""
-        self.handles: FluxSources = it.on_member() if on_member else it.sources
-        self._on_member = on_member
+        self.user = user
+        """On the member, if it writes there."""
+        self.uids: dict[str, str] = {}
+        self.teardown = cluster.uid
+        """The name of the Teardown."""
 
     async def deploy(self) -> None:
-        it, handles = self.it, self.handles
-        secret = "" if self._on_member else it.secret
-        await handles.kustomization("base", [it.config_map("base-0")], secret=secret)
-        apps = [it.config_map("apps-0"), it.config_map("apps-1", **KEPT)]
-        await handles.kustomization("apps", apps, secret=secret, depends_on=["base"])
-        await handles.until_ready("base", "apps")
+        await self.handles.deploy()
+        self.uids = {meta["name"]: meta["uid"] for meta in await self.found()}
 
-    async def select(self) -> None:
-        """Write a policy that selects the cluster."""
-        cluster = self.it.cluster
-        patch = {"metadata": {"labels": {LABEL: cluster.name}}}
-        await cluster.client.patch(CLUSTERS, cluster.name, patch, namespace=cluster.namespace)
-        spec = {
-            "clusterSelector": {"matchLabels": {LABEL: cluster.name}},
-            "sources": [{"kind": "Flux", "effort": "Enforce"}],
-        }
-        policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
-        await cluster.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": cluster.name}})
+    async def found(self) -> list[Any]:
+        """The metadata of the handles that are there."""
+        it = self.handles
+        listed = await it.place.client.list(it.resource, namespace=it.namespace) if it.resource else []
+        return [item["metadata"] for item in listed]
 
     async def until(self, state: Callable[[], Awaitable[bool]]) -> None:
         """Return when it is so. A manager that was killed is followed by another one."""
+        began, kills = SYSTEM.monotonic(), 0
         while not await state():
+            if kills != len(self.killer.killed):
+                began, kills = SYSTEM.monotonic(), len(self.killer.killed)
+            assert SYSTEM.monotonic() - began < STUCK, await self._progress()
             if not self.managers.alive:
-                await self.managers.restart(self.it.client)
+                await self.managers.restart(self.cluster.client)
             await asyncio.sleep(0.05)
 
-    async def selected(self) -> bool:
+    async def _progress(self) -> str:
+        found = await self.cluster.client.list(TEARDOWNS)
+        return str([item.get("status") for item in found if item["metadata"]["name"] == self.teardown])
+
+    async def select(self) -> None:
+        """Write a policy that selects the cluster, and wait until it has."""
+        cluster, source = self.cluster, self.handles.source
+        patch = {"metadata": {"labels": {LABEL: cluster.name}}}
+        await cluster.client.patch(CLUSTERS, cluster.name, patch, namespace=cluster.namespace)
+        selector = {"selector": {"namespaces": [cluster.on_member], "names": ["*"]}} if source == "Helm" else {}
+        spec = {
+            "clusterSelector": {"matchLabels": {LABEL: cluster.name}},
+            "sources": [{"kind": source, "effort": "Enforce", **selector}],
+        }
+        policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
+        await cluster.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": cluster.name}})
+        await self.until(self._selected)
+
+    async def _selected(self) -> bool:
         """Whether the policy has selected the cluster, and all that belongs to it is held."""
-        cluster = self.it.cluster
+        cluster = self.cluster
         policy = await cluster.client.get(TEARDOWN_POLICIES, cluster.name, type=TeardownPolicy)
-        held = [await cluster.secret()]
-        if not self._on_member:
-            held += await cluster.client.list(KUSTOMIZATIONS, namespace=cluster.namespace)
-        return policy.status.selected == 1 and all(map(_is_held, held))
+        held = [(await cluster.secret())["metadata"]]
+        if self.handles.place is cluster.management:
+            held += await self.found()
+        return policy.status.selected == 1 and all(Finalizer.HANDLE in (it.get("finalizers") or ()) for it in held)
+
+    async def request(self, name: str) -> None:
+        """Request the deletion of a handle."""
+        resource, client = self.handles.resource, self.cluster.client
+        assert resource
+        found = await client.get(resource, name, namespace=self.handles.namespace)
+        ref = ref_of(resource, msgspec.convert(found["metadata"], ObjectMeta))
+        await request(client, ref, plural=resource.plural, now=SYSTEM.now())
+        self.teardown = f"{REQUEST_PREFIX}{ref.uid}"
+
+    async def _finished(self) -> bool:
+        with suppress(NotFoundError):
+            return msgspec.convert(await self.cluster.client.get(TEARDOWNS, self.teardown), Teardown).finished
+        return False
 
     async def done(self) -> bool:
         """Whether all is over; the gate is opened when it may be."""
-        cluster = self.it.cluster
-        try:
-            teardown = msgspec.convert(await cluster.client.get(TEARDOWNS, cluster.uid), Teardown)
-        except NotFoundError:
+        if not await self._finished():
             return False
-        if not teardown.finished:
-            return False
-        with suppress(NotFoundError):  # it is gone already
-            await cluster.let_go()
-        if await self.handles.client.list(KUSTOMIZATIONS, namespace=self.handles.namespace):
+        if self.teardown == self.cluster.uid:
+            with suppress(NotFoundError):  # it is gone already
+                await self.cluster.let_go()
+        if await self.found():
             return False
         with suppress(NotFoundError):
-            finalizers = (await cluster.secret())["metadata"].get("finalizers") or ()
+            finalizers = (await self.cluster.secret())["metadata"].get("finalizers") or ()
             return not {Finalizer.CREDENTIALS.value, Finalizer.HANDLE.value} & set(finalizers)
         return True
 
-    async def check(self, uids: dict[str, str]) -> None:
-        cluster = self.it.cluster
-        teardown = msgspec.convert(await cluster.client.get(TEARDOWNS, cluster.uid), Teardown)
-        assert (teardown.phase, teardown.status.left) == (Phase.COMPLETE, 1)
-        assert await cluster.objects() == {"apps-1"}
+    async def check(self, *order: str) -> None:
+        """`order`: the handles, in the order in which they go."""
+        cluster, handles = self.cluster, self.handles
+        teardown = msgspec.convert(await cluster.client.get(TEARDOWNS, self.teardown), Teardown)
+        assert (teardown.phase, teardown.status.left) == (Phase.COMPLETE, len(handles.kept))
+        assert await cluster.objects() == handles.kept
         found = msgspec.convert(await cluster.client.list(INVENTORIES, namespace=cluster.namespace), list[Inventory])
         left = {entry.object.name for chunk in found for entry in chunk.spec.entries.values() if entry.ledger}
-        assert left == {"apps-1"}
-        order = cluster.deleted()
-        assert order.index("apps-0") < order.index("base-0")
+        assert left == handles.kept
+        times = [cluster.deleted().index(name) for name in handles.objects]
+        assert times == sorted(times)
         # Each handle was deleted once, by its uid, and in order.
-        place = cluster.member if self._on_member else cluster.management
         sent = [
             item
-            for item in place.audit.deletions(resource="kustomizations", namespace=self.handles.namespace)
+            for item in handles.place.audit.deletions(
+                resource=handles.resource.plural if handles.resource else "none", namespace=handles.namespace
+            )
             if item.username in (self.user, f"system:serviceaccount:{cluster.namespace}:{MANAGER}")
         ]
-        assert [(item.object_ref.name, item.uid) for item in sent] == [("apps", uids["apps"]), ("base", uids["base"])]
-        written = [
+        assert [(item.object_ref.name, item.uid) for item in sent] == [(name, self.uids[name]) for name in order]
+
+    def written_on_member(self) -> set[tuple[str, str]]:
+        """The verbs and resources of the manager's writes in the namespace of the member."""
+        entries = self.cluster.member.audit.entries(verbs=_WRITES, namespace=self.cluster.on_member)
+        return {
             (entry.verb, entry.object_ref.resource)
-            for entry in cluster.member.audit.entries(verbs=_WRITES, namespace=cluster.on_member)
-            # Beside Flux, the manager has the user of Flux, and the user agent of this test.
-            if (entry.username == self.user if self._on_member else entry.user_agent == "unwind")
+            for entry in entries
+            # Beside a deployer, the manager has the user of that, and the user agent of this test.
+            if (entry.username == self.user if self.handles.intercepted else entry.user_agent == "unwind")
             and entry.object_ref.resource != "namespaces"
-        ]
-        assert {resource for _, resource in written} <= ({"kustomizations"} if self._on_member else set())
-        assert {verb for verb, _ in written} <= {"patch", "delete"}
+        }
+
+    def killed(self) -> set[tuple[str, str]]:
+        """At which requests it was killed."""
+        found = self.killer.killed
+        print(f"{len(found)} writes:")
+        for item in found:
+            print("  ", *item)
+        return {(method, path.split("/")[-1]) for method, path, _ in found}
 
 
-def _is_held(found: Object) -> bool:
-    return Finalizer.HANDLE.value in (found["metadata"].get("finalizers") or ())
+class Grounds(Protocol):
+    """Makes stages."""
+
+    def __call__(self, made: str, *, before: bool | None) -> Any: ...
 
 
-@asynccontextmanager
-async def staged(
-    plane: Plane, namespace: str, tmp_path: Path, *, before: bool, on_member: bool
-) -> AsyncIterator[Stage]:
-    managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
-    killer = Killer(managers, before=before, tell_apart=detailed_signature)
-    async with flux_scene(plane, namespace) as it, AsyncExitStack() as stack:
-        stage = Stage(it, managers, killer, on_member=on_member)
-        home = await manager_connection(plane.management.client, namespace)
-        ways = [home, it.cluster.member.connection(stage.user, groups=ALL_RIGHTS)] if on_member else [home]
-        through = [
-            (await stack.enter_async_context(Interceptor(way, before=killer.before, after=killer.after))).connection
-            for way in ways
-        ]
-        managers.go_by(through[0])
-        if on_member:
-            await it.cluster.lead_to(through[1])
-        try:
-            yield stage
-        except BaseException:
-            managers.tell()
-            raise
-        finally:
-            await managers.kill()
-            for policy in await it.client.list(TEARDOWN_POLICIES):
-                meta = policy["metadata"]
-                if meta["name"] == it.cluster.name:
-                    await it.client.delete(TEARDOWN_POLICIES, meta["name"], uid=meta["uid"])
+@pytest_asyncio.fixture(loop_scope="session")
+async def staged(plane: Plane, namespace: str, repository: ChartRepository, tmp_path: Path) -> Grounds:
+    """Stages by the name of the class of their handles."""
+    helm = (await build.ensure([tools.HELM]))["helm"].path
+
+    def handles_of(made: str, cluster: TeardownScene, server: ArtifactServer) -> Handles:
+        if made == "Releases":
+            return Releases(cluster, repository, helm)
+        if made in ("ReleaseProxies", "SingleReleaseProxy"):
+            return {"ReleaseProxies": ReleaseProxies, "SingleReleaseProxy": SingleReleaseProxy}[made](
+                cluster, repository
+            )
+        it = FluxScene(cluster, FluxSources(cluster.client, namespace, server))
+        kinds = (Kustomizations, MemberKustomizations, NestedKustomizations, FluxReleases)
+        return next(kind for kind in kinds if kind.__name__ == made)(it)
+
+    @asynccontextmanager
+    async def stage(made: str, *, before: bool | None) -> AsyncIterator[Stage]:
+        managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log", programs=helm.parent)
+        killer, user = Killer(managers, before=before, tell_apart=detailed_signature), f"killed-{namespace}"
+        cluster = await scene(plane, namespace)
+        async with artifacts() as server, AsyncExitStack() as stack:
+            it = Stage(cluster, handles_of(made, cluster, server), managers, killer, user)
+            home = await manager_connection(plane.management.client, namespace)
+            intercepted = it.handles.intercepted
+            ways = [home, cluster.member.connection(user, groups=ALL_RIGHTS)] if intercepted else [home]
+            through = [
+                (await stack.enter_async_context(Interceptor(way, before=killer.before, after=killer.after))).connection
+                for way in ways
+            ]
+            managers.go_by(through[0])
+            if intercepted:
+                await cluster.lead_to(through[1])
+            try:
+                yield it
+            except BaseException:
+                managers.tell()
+                raise
+            finally:
+                await managers.kill()
+                await _clear(cluster.client, cluster)
+
+    return stage
+
+
+async def _clear(client: Client, cluster: TeardownScene) -> None:
+    for policy in await client.list(TEARDOWN_POLICIES):
+        meta = policy["metadata"]
+        if meta["name"] == cluster.name:
+            await client.delete(TEARDOWN_POLICIES, meta["name"], uid=meta["uid"])
+    await Proxies(client, None, namespace=cluster.namespace, on_member="").clear()  # type: ignore[arg-type]
+
+
+async def _torn_down(stage: Stage) -> None:
+    await stage.deploy()
+    await stage.select()
+    await stage.cluster.delete()
+    await stage.until(stage.done)
+    await stage.managers.kill()
+
+
+def _finalizers_of(stage: Stage, name: str) -> set[bool]:
+    """Whether it was killed when the finalizer was added to a handle, and when it was removed from it."""
+    killed = stage.killer.killed
+    finalizers = [fields for _, path, fields in killed if path.endswith(f"/{name}") and "finalizers" in fields]
+    return {Finalizer.HANDLE.value in fields for fields in finalizers}
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("on_member", [False, True], ids=["hub", "member"])
+@pytest.mark.parametrize("made", ["Kustomizations", "MemberKustomizations"])
 async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_handles_to_its_end(
-    plane: Plane, namespace: str, tmp_path: Path, before: bool, on_member: bool
+    staged: Grounds, made: str, before: bool
 ) -> None:
-    async with staged(plane, namespace, tmp_path, before=before, on_member=on_member) as stage:
-        handles = stage.handles
-        await stage.deploy()
-        found = await handles.client.list(KUSTOMIZATIONS, namespace=handles.namespace)
-        uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in found}
-        await stage.select()
-        await stage.until(stage.selected)
-        await stage.it.cluster.delete()
-        await stage.until(stage.done)
-        await stage.managers.kill()
-        await stage.check(uids)
-        killed = stage.killer.killed
-        print(f"{len(killed)} kills {'before' if before else 'after'}:")
-        for item in killed:
-            print("  ", *item)
+    async with staged(made, before=before) as stage:
+        await _torn_down(stage)
+        await stage.check("apps", "base")
+        written = stage.written_on_member()
+        assert {resource for _, resource in written} <= ({"kustomizations"} if stage.handles.intercepted else set())
+        assert {verb for verb, _ in written} <= {"patch", "delete"}
         # It was there at all that matters: the snapshots, the plan, and each handle.
-        kinds = {(method, path.split("/")[-1]) for method, path, _ in killed}
+        kinds = stage.killed()
         assert {("POST", "teardowns"), ("POST", "inventories")} <= kinds
         assert {("DELETE", "apps"), ("DELETE", "base"), ("PATCH", "apps"), ("PATCH", "base")} <= kinds
-        # Also when the finalizer was added to a handle, and when it was removed from it.
-        finalizers = [fields for _, path, fields in killed if path.endswith("/apps") and "finalizers" in fields]
-        assert {Finalizer.HANDLE.value in fields for fields in finalizers} == {True, False}
+        assert _finalizers_of(stage, "apps") == {True, False}
+
+
+async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_release_proxies_to_its_end(
+    staged: Grounds,
+) -> None:
+    async with staged("ReleaseProxies", before=None) as stage:
+        await _torn_down(stage)
+        names = sorted(stage.uids)  # CAAPH adds a suffix
+        await stage.check(*names)
+        assert stage.written_on_member() == set()
+        kinds = stage.killed()
+        assert {("POST", "teardowns"), ("POST", "inventories")} <= kinds
+        for name in names:
+            assert {("DELETE", name), ("PATCH", name)} <= kinds
+            assert _finalizers_of(stage, name) == {True, False}
+
+
+async def test_a_manager_that_is_killed_at_every_write_of_its_own_and_of_helm_brings_releases_to_their_end(
+    staged: Grounds,
+) -> None:
+    async with staged("Releases", before=None) as stage:
+        await _torn_down(stage)
+        await stage.check()
+        assert await stage.cluster.member.client.list(SECRETS, namespace=stage.cluster.on_member) == []
+        written = stage.written_on_member()
+        assert "create" not in {verb for verb, _ in written}
+        assert {resource for _, resource in written} <= {"configmaps", "secrets"}
+        kinds = stage.killed()
+        assert {("POST", "teardowns"), ("POST", "inventories")} <= kinds
+        assert {("DELETE", f"{name}-settings") for name in ("apps", "base")} <= kinds
+        assert {("DELETE", f"sh.helm.release.v1.{name}.v1") for name in ("apps", "base")} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("made", "target", "order"),
+    [
+        ("NestedKustomizations", "fleet", ("apps", "fleet")),
+        ("FluxReleases", "apps", ("apps",)),
+        ("SingleReleaseProxy", "apps", ("apps",)),
+    ],
+)
+async def test_a_manager_that_is_killed_at_every_write_brings_the_requested_deletion_of_a_handle_to_its_end(
+    staged: Grounds, made: str, target: str, order: tuple[str, ...]
+) -> None:
+    async with staged(made, before=None) as stage:
+        await stage.deploy()
+        await stage.request(target)
+        await stage.until(stage.done)
+        await stage.managers.kill()
+        await stage.check(*order)
+        assert stage.written_on_member() == set()
+        kinds = stage.killed()
+        assert ("POST", "inventories") in kinds
+        for name in order:
+            assert {("DELETE", name), ("PATCH", name)} <= kinds
+            assert _finalizers_of(stage, name) == {True, False}
+        await stage.cluster.delete()
+        await stage.cluster.let_go()

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 Signature = tuple[str, str, str]
 
 
-def manage(path: str, namespace: str, log: str, roles: str, listen: str) -> None:
+def manage(path: str, namespace: str, log: str, roles: str, listen: str, programs: str) -> None:
     """What a manager's process does: `unwind run`, with all that it says in a file."""
+    if programs:
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     with Path(log).open("ab") as words:
         os.dup2(words.fileno(), 1)
         os.dup2(words.fileno(), 2)
@@ -47,10 +49,13 @@ def manage(path: str, namespace: str, log: str, roles: str, listen: str) -> None
 class Managers:
     """One manager after the other, each a process of its own."""
 
-    def __init__(self, path: Path, namespace: str, log: Path, *, serving: str = "") -> None:
-        """`serving`: the address at which they serve hooks and webhooks; by default they do not."""
+    def __init__(
+        self, path: Path, namespace: str, log: Path, *, serving: str = "", programs: Path | None = None
+    ) -> None:
+        """`serving`: the address at which they serve hooks and webhooks; by default they do not. `programs`: a directory
+        with programs that they run."""
         serves = ("controllers,serving", serving) if serving else ("controllers", "127.0.0.1:0")
-        self._told = (str(path), namespace, str(log), *serves)
+        self._told = (str(path), namespace, str(log), *serves, str(programs or ""))
         self.process: ForkServerProcess | None = None
 
     def go_by(self, way: kubeconfig.ClusterConnection) -> None:
@@ -102,7 +107,9 @@ def detailed_signature(method: str, path: str, body: bytes) -> Signature:
     """The same, and which objects are created, and which finalizers an object gets."""
     method, path, fields = signature(method, path, body)
     with suppress(msgspec.DecodeError):
-        metadata: Any = (msgspec.json.decode(body) or {}).get("metadata") or {}
+        it: Any = msgspec.json.decode(body)
+        # A JSON patch is a list.
+        metadata: Any = (it.get("metadata") or {}) if isinstance(it, dict) else {}
         if method == "POST":
             return method, path, str(metadata.get("name"))
         if "finalizers" in metadata:
@@ -149,13 +156,15 @@ class Killer:
         self,
         managers: Managers,
         *,
-        before: bool,
+        before: bool | None,
         tell_apart: Callable[[str, str, bytes], Signature] = signature,
         twice: bool = False,
     ) -> None:
-        """`twice`: at both moments."""
+        """`before`: None for both in turn, before one write and after the next. `twice`: at both moments."""
         self._managers = managers
-        self._moments = (Moment.BEFORE, Moment.AFTER) if twice else (Moment.BEFORE if before else Moment.AFTER,)
+        self._in_turn = before is None
+        first = Moment.AFTER if before is False else Moment.BEFORE
+        self._moments: tuple[Moment, ...] = (Moment.BEFORE, Moment.AFTER) if twice else (first,)
         self._tell_apart = tell_apart
         self._holder: asyncio.Task[Any] | None = None
         self._struck: Counter[Signature] = Counter()
@@ -190,6 +199,8 @@ class Killer:
         which = self._tell_apart(method, path, body)
         self.killed[which] = None
         self._struck[which] += 1
+        if self._in_turn:
+            self._moments = (Moment.AFTER if self._moments == (Moment.BEFORE,) else Moment.BEFORE,)
         try:
             await self._managers.kill()
         finally:
