@@ -18,7 +18,7 @@ from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmR
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import CLUSTER_NAME_LABEL, Finalizer
 from unwind.api.policies import SourceKind
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
 from unwind.companions import flux_inventory as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
 from unwind.companions.flux_inventory import Place
@@ -358,7 +358,9 @@ async def recorded_entries(obj: FluxObject, member: Member) -> tuple[HandleEntry
 async def _labelled_entries(handle: ObjectRef, member: Member) -> tuple[HandleEntry, ...]:
     """The objects on the member that carry Flux's labels for a handle. Expensive: lists every kind."""
     labels = rules.mark_selector(handle)
-    found = await contents.cluster_contents(member.client, member.discovery, labels=labels)
+    # On the management cluster the manager has few rights: what it may not read is refused when the plan is made.
+    home = member.ref.kind == NAMESPACES.kind
+    found = await contents.cluster_contents(member.client, member.discovery, labels=labels, readable=home)
     return tuple(
         HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid="")) for item in found
     )

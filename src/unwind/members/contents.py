@@ -12,6 +12,7 @@ from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import TransientError
 from unwind.kube import decoding
 from unwind.kube.decoding import Metadata
+from unwind.kube.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _SHOWN = 5
+_FORBIDDEN = 403
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -39,12 +41,19 @@ async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> 
     return await _everything(client, discovery, namespace)
 
 
-async def cluster_contents(client: Client, discovery: Discovery, *, labels: str = "") -> list[Content]:
-    """Everything in the cluster, or what has these labels (a selector). Expensive: lists every kind."""
-    return await _everything(client, discovery, None, labels)
+async def cluster_contents(
+    client: Client, discovery: Discovery, *, labels: str = "", readable: bool = False
+) -> list[Content]:
+    """Everything in the cluster, or what has these labels (a selector). Expensive: lists every kind.
+
+    `readable`: without the kinds that this client may not list; otherwise raises for them.
+    """
+    return await _everything(client, discovery, None, labels, readable=readable)
 
 
-async def _everything(client: Client, discovery: Discovery, namespace: str | None, labels: str = "") -> list[Content]:
+async def _everything(
+    client: Client, discovery: Discovery, namespace: str | None, labels: str = "", *, readable: bool = False
+) -> list[Content]:
     kinds = listable(await discovery.kinds(anew=True), namespaced=namespace is not None)
     if silent := await discovery.silent():
         where = f"namespace {namespace}" if namespace else "the cluster"
@@ -55,7 +64,11 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
     found: list[Content] = []
 
     async def look(resource: Resource) -> None:
-        found.extend(await of_kind(client, resource, namespace=namespace, labels=labels))
+        try:
+            found.extend(await of_kind(client, resource, namespace=namespace, labels=labels))
+        except ApiError as error:
+            if not readable or error.code != _FORBIDDEN:
+                raise
 
     await gather_limited((look(resource) for resource in kinds), limit=_AT_ONCE)
     return sorted(found, key=str)
