@@ -52,8 +52,8 @@ class Managers:
     def __init__(
         self, path: Path, namespace: str, log: Path, *, serving: str = "", programs: Path | None = None
     ) -> None:
-        """`serving`: the address at which they serve hooks and webhooks; by default they do not. `programs`: a directory
-        with programs that they run."""
+        """`serving`: the address at which they serve hooks and webhooks; by default they do not. `programs`: a
+        directory with programs that they run."""
         serves = ("controllers,serving", serving) if serving else ("controllers", "127.0.0.1:0")
         self._told = (str(path), namespace, str(log), *serves, str(programs or ""))
         self.process: ForkServerProcess | None = None
