@@ -178,17 +178,17 @@ class Membership:
 
 
 class SameWrites:
-    """The writes that a Work needs, with nothing around them. No Cluster belongs to these Works, so the manager leaves
-    them alone."""
+    """The writes that a Work needs, with nothing around them. These Works are in no execution namespace, so the manager
+    leaves them alone."""
 
     def __init__(self, membership: Membership, bare: Bare, client: Client) -> None:
         """`client`: may write Inventories."""
         self._membership = membership
         self._bare = bare
         self._client = client
-        self._namespace = f"{KARMADA_EXECUTION_NAMESPACE}bare-{membership.name}"
+        self._namespace = f"bare-{membership.name}"
         self._inventories = Inventories(client, namespace=HOME)
-        # Of no kind that a controller knows: the manager would take a member for gone, and seal its Inventories.
+        # Of no kind that a controller knows.
         ref = ObjectRef(group="bench.unwind.dev", version="v1", kind="Bench", name="bare", uid="bare")
         self._member = Member(ref, membership.member.client, system_uid="bare")
         self._made: dict[str, str] = {}
