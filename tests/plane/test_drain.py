@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 ENFORCE = {"loadBalancers": "Enforce"}
+MANY = 8
 _FREE = {"metadata": {"finalizers": None}}
 _POD = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "a", "image": "example.dev/a"}]}}
 _DEPLOYMENT = {"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "template": _POD}
@@ -78,6 +79,23 @@ async def test_load_balancers_that_users_created_are_gone_at_the_cloud_before_th
     assert await it.ledger(ended) == {}
     deletions = it.cluster.member.audit.deletions(resource="services", namespace=it.namespace)
     assert [entry.object_ref.name for entry in deletions] == ["shop"]
+    await it.cluster.let_go()
+
+
+async def test_many_load_balancers_are_recorded_with_a_few_writes(it: DrainScene) -> None:
+    for number in range(MANY):
+        await it.service(f"shop-{number}")
+    await it.policy("prod", ENFORCE)
+    async with it.manager():
+        await it.cluster.delete()
+        ended = await it.cluster.ended()
+    assert ended.phase is Phase.COMPLETE
+    assert ended.spec.plan
+    [step] = ended.spec.plan.steps
+    assert step.objects == MANY
+    audit = it.cluster.management.audit.entries(verbs=("patch",), resource="inventories")
+    written = [entry for entry in audit if entry.object_ref.name == f"{step.object.uid}-0"]
+    assert len(written) < MANY
     await it.cluster.let_go()
 
 

@@ -91,6 +91,9 @@ class _DrainRemoval:
         self._inner: StepRemoval | None = None
         self._decision: DrainDecision | None = None
         self._verified = False
+        self._begun = False
+        """Whether it is recorded that the deletion of an object has begun: from then on, no object is added."""
+        self._beginning = asyncio.Lock()
 
     @property
     def progress(self) -> StepProgress | None:
@@ -163,7 +166,8 @@ class _DrainRemoval:
             # It is frozen in the plan, and its objects are recorded. Nothing is added to it.
             return await self._inventories.of(self._ref.uid)
         chunks = await self._inventories.of(self._ref.uid)
-        if any(_has_begun(item.entry) for item in items(chunks)):
+        self._begun = any(_has_begun(item.entry) for item in items(chunks))
+        if self._begun:
             return chunks
         async with self._member(chunks) as member:
             await member.verify()
@@ -225,8 +229,7 @@ class _DrainRemoval:
             finalizer = rules.cleanup_finalizer(metadata.get("finalizers"))
             if finalizer and ctx.memo.get(_FINALIZER) in (None, objects.NONE):
                 await ctx.memo.put(_FINALIZER, finalizer)
-            if _BEGUN not in ctx.memo:
-                await ctx.memo.put(_BEGUN)
+            await self._record_begun(ctx)
         outcome = await next(ctx, obj)
         decision, finalizer = self._decision, ctx.memo.get(_FINALIZER) or objects.NONE
         if isinstance(outcome, Gone) and finalizer == objects.NONE and not (decision and decision.settle):
@@ -236,6 +239,14 @@ class _DrainRemoval:
                 by=self._context.step.effort_from or "unwind",
             )
         return outcome
+
+    async def _record_begun(self, ctx: DeleteContext) -> None:
+        """Record that a deletion has begun, once for all objects: hundreds of writes to one Inventory would conflict
+        with each other, and each of them writes all of it."""
+        async with self._beginning:
+            if not self._begun:
+                await ctx.memo.put(_BEGUN)
+                self._begun = True
 
     async def _kept(self, ctx: DeleteContext, obj: Object) -> Kept | None:
         """Why an object is not deleted after all."""
