@@ -21,6 +21,7 @@ from tests.https_sinks import NEVER, HttpsSink, https_sink
 from tests.plane.support.cluster_teardowns import ensure_installed, scene
 from tests.plane.support.controllers import Owner, running_components
 from tests.plane.support.example_deployer import deployed, running_deployer
+from tests.plane.support.manager_process import running
 from tests.plane.support.policies import PolicyScene, install_handles
 from unwind.api.meta import ObjectMeta, ObjectRef, find, is_true, manifest
 from unwind.api.names import NOTIFICATION_KEY_LABEL, RECORD_KEY_SECRET, ConditionType
@@ -43,6 +44,7 @@ from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
 
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import ShardOwner
@@ -66,13 +68,15 @@ class Clock(StillClock):
 class NotificationScene:
     """A policy with sinks, and Teardowns of clusters that it selected, as a manager wrote them."""
 
-    def __init__(self, admin: Client, own: Client) -> None:
+    def __init__(self, admin: Client, own: Client, *, home: str = HOME) -> None:
+        """`home`: the namespace of the manager."""
         self.client = admin
         self.own = own
+        self.home = home
         self.name = f"notify-{uuid.uuid4().hex[:8]}"
         self.clock = Clock()
         self.registry = CollectorRegistry()
-        self.keys = RecordKeys(own, namespace=HOME)
+        self.keys = RecordKeys(own, namespace=home)
         self.counted = NotificationMetrics(self.registry)
         self._uid = ""
 
@@ -80,13 +84,20 @@ class NotificationScene:
         await self.keys.load()
         await self.secret(self.name, {"key": SIGNING_KEY})
 
+    async def end(self) -> None:
+        for teardown in await self.client.list(TEARDOWNS):
+            if any(ref["name"] == self.name for ref in teardown["spec"].get("policies") or ()):
+                await self.own.delete(TEARDOWNS, teardown["metadata"]["name"], uid=teardown["metadata"]["uid"])
+        if self._uid:
+            await self.client.delete(TEARDOWN_POLICIES, self.name, uid=self._uid)
+
     async def secret(self, name: str, data: dict[str, bytes], *, label: bool = True) -> None:
         body: Object = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {
                 "name": name,
-                "namespace": HOME,
+                "namespace": self.home,
                 "labels": {NOTIFICATION_KEY_LABEL: "true"} if label else {},
             },
             "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
@@ -98,8 +109,8 @@ class NotificationScene:
         named = {"secretName": secret or self.name, "key": key}
         return {"url": url, "signingKey": named, "events": list(on or ("Complete",)), **more}
 
-    async def policy(self, *notifications: Object) -> None:
-        """The policy, with the status that the controller of policies gives it."""
+    async def policy(self, *notifications: Object, told: bool = True) -> None:
+        """The policy; `told`: with the status that the controller of policies gives it."""
         body: Object = {
             "apiVersion": TEARDOWN_POLICIES.api_version,
             "kind": TEARDOWN_POLICIES.kind,
@@ -112,6 +123,8 @@ class NotificationScene:
         }
         made = msgspec.convert(await self.client.create(TEARDOWN_POLICIES, body), TeardownPolicy)
         self._uid = made.metadata.uid
+        if not told:
+            return
         found = sinks.recorded(made, now=datetime.now(UTC))
         await self.client.patch(
             TEARDOWN_POLICIES, self.name, {"status": {"sinks": msgspec.to_builtins(found)}}, subresource="status"
@@ -177,7 +190,7 @@ class NotificationScene:
             NotificationCaches(caches, policies),
             delivery(AddressRules(allowed=hosts), trust(authorities), user_agent="unwind-manager"),
             keys=self.keys,
-            namespace=HOME,
+            namespace=self.home,
             owner=owner or Owner(),
             metrics=Metrics(new_registry()),
             counted=self.counted,
@@ -199,12 +212,7 @@ async def it(plane: Plane) -> AsyncIterator[NotificationScene]:
         made = NotificationScene(admin, own)
         await made.begin()
         yield made
-        for teardown in await admin.list(TEARDOWNS):
-            if any(ref["name"] == made.name for ref in teardown["spec"].get("policies") or ()):
-                await own.delete(TEARDOWNS, teardown["metadata"]["name"], uid=teardown["metadata"]["uid"])
-        for policy in await admin.list(TEARDOWN_POLICIES):
-            if policy["metadata"]["name"] == made.name:
-                await admin.delete(TEARDOWN_POLICIES, made.name, uid=policy["metadata"]["uid"])
+        await made.end()
 
 
 def verified(key: bytes, headers: Mapping[str, str], body: bytes) -> bool:
@@ -408,7 +416,7 @@ async def test_loopback_and_keys_that_are_not_for_it_are_refused_and_named(it: N
             assert entry
             assert "--notification-hosts" in entry.error
         assert sink.received == []
-        await it.client.delete(TEARDOWN_POLICIES, other.name, uid=other._uid)
+        await other.end()
 
 
 async def _failed(it: NotificationScene, teardown: Teardown) -> rules.Attempted | None:
@@ -488,3 +496,63 @@ async def test_a_cluster_that_is_deleted_is_told_of_by_the_policy_that_selected_
     await cluster.cluster.let_go()
     with suppress(ApiError):
         await cluster.delete_policy("prod")
+
+
+@asynccontextmanager
+async def of_a_process(
+    plane: Plane, namespace: str, tmp_path: Path, sink: HttpsSink
+) -> AsyncIterator[tuple[NotificationScene, tuple[str, ...]]]:
+    """A policy and Teardowns for `unwind run` in its own namespace, and the options of that."""
+    admin = plane.management.client
+    await ensure_installed(admin)
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(sink.authority.certificate)
+    options = ("--features", "capi,flux", "--notification-hosts", sink.host, "--notification-ca", str(ca))
+    async with manager_client(admin, namespace) as own:
+        made = NotificationScene(admin, own, home=namespace)
+        await made.begin()
+        await made.policy(made.sink(sink), told=False)
+        yield made, options
+        await made.end()
+
+
+async def test_unwind_run_sends_what_its_policies_name(plane: Plane, namespace: str, tmp_path: Path) -> None:
+    async with https_sink() as sink, of_a_process(plane, namespace, tmp_path, sink) as (it, options):
+        async with running(plane.management, namespace, *options) as manager:
+            await manager.until_ready()
+            teardown = await it.complete()
+            await it.until_recorded(teardown, "Complete", sent=True)
+            await manager.until_metric('unwind_notifications_sent_total{event="Complete"} 1.0')
+            assert "notification sent" in {entry["event"] for entry in manager.logged}
+            assert not any("/hooks/unwind" in str(entry) for entry in manager.logged)
+        [got] = sink.received
+        assert verified(SIGNING_KEY, got.headers, got.body)
+
+
+@pytest.mark.soak
+async def test_a_killed_process_and_its_successor_send_at_least_once_and_once_a_minute(
+    plane: Plane, namespace: str, tmp_path: Path
+) -> None:
+    async with https_sink() as sink, of_a_process(plane, namespace, tmp_path, sink) as (it, options):
+        sink.answer = NEVER
+        async with running(plane.management, namespace, *options) as first:
+            await first.until_ready()
+            teardown = await it.complete()
+            await sink.arrived.wait()
+            async with running(plane.management, namespace, *options) as second:
+                await second.until_ready()
+                # The sink has it, and the first process cannot record that any more.
+                first.process.kill()
+                await first.process.wait()
+                sink.answer = 204
+                entry = await eventually(lambda: _delivered(it, teardown), "delivered", within=180)
+                assert entry
+                assert entry.attempts == 2
+        before, after = sink.received
+        assert after.at - before.at > 60
+        assert len(set(sink.ids)) == 1
+
+
+async def _delivered(it: NotificationScene, teardown: Teardown) -> rules.Attempted | None:
+    entry = (await it.record(teardown)).get("Complete")
+    return entry if entry and entry.sent else None
