@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from tests.eventually import eventually
 from tests.plane.support import commands
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers
-from tests.plane.support.controllers import HOLD
+from tests.plane.support.controllers import HOLD, Owner, removal_deps, running_components
 from tests.plane.support.manager_process import running
+from tests.plane.support.requested_deletions import Command, Room, own_namespace
+from unwind.addons.caches import AddonCaches
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, LEASES
+from unwind.api.resources import CONFIG_MAPS, LEASES, NAMESPACES, SERVICES
+from unwind.api.rights import Right
 from unwind.api.unwind import TEARDOWNS, Phase
-from unwind.kube.events import EVENTS
+from unwind.clock import SYSTEM
+from unwind.kube.events import EVENTS, Recorder
+from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until_absent
+from unwind.kube.shards import Shards
+from unwind.manager.health import new_registry
+from unwind.preview.removal_forecast import refusals
+from unwind.teardown.archive_controller import ArchiveController
 from unwind.teardown.archive_directory import ArchiveDirectory, SkippedFile
 from unwind.teardown.archive_documents import file_name
+from unwind.teardown.request_controller import RequestController
+from unwind.teardown.signatures import RecordKeys
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.kube.client import Client
     from unwind.local.plane import Plane
     from unwind.teardown.archive_documents import ArchivedTeardown
+
+ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete", "patch"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def home(plane: Plane) -> AsyncIterator[str]:
+    """Unwind's own namespace, with the policies of that manager."""
+    async with own_namespace(plane, "unwind-archive", ANYTHING) as name:
+        yield name
 
 
 def documents(path: Path, uid: str) -> list[ArchivedTeardown]:
@@ -118,3 +143,57 @@ async def test_a_manager_does_not_start_with_an_archive_that_cannot_be_used(
     told = await commands.run("run", "--archive", str(tmp_path / what), kubeconfig=plane.management.kubeconfig)
     why = "No such file or directory" if what == "missing" else "Not a directory"
     assert told.refusal.startswith(f"unwind: cannot archive to {tmp_path / what}: {why}; --archive needs an existing")
+
+
+@asynccontextmanager
+async def archiving(client: Client, home: str, path: Path) -> AsyncIterator[None]:
+    """A manager of requests with an archive."""
+    async with manager_client(client, home) as own, removal_deps(own, home, clock=SYSTEM) as deps:
+        caches, registry = AddonCaches(own), new_registry()
+        metrics, keys, recorder = Metrics(registry), RecordKeys(own, namespace=home), Recorder(own, instance="test")
+        archive = ArchiveController(
+            ArchiveDirectory(path),
+            caches,
+            deps.inventories,
+            keys=keys,
+            owner=Owner(),
+            metrics=metrics,
+            registry=registry,
+            recorder=recorder,
+            clock=SYSTEM,
+        )
+        controller = RequestController(
+            own,
+            caches,
+            msgspec.structs.replace(deps, archive=archive),
+            owner=Owner(),
+            metrics=metrics,
+            refusals=partial(refusals, home=home),
+            keys=keys,
+            recorder=recorder,
+        )
+        shards = Shards(own, namespace=home, identity="archiving")
+        async with running_components((caches, controller, archive, recorder, shards)):
+            yield
+
+
+async def test_a_cancelled_deletion_is_gone_only_when_it_is_in_the_archive(
+    room: Room, command: Command, home: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    await room.put(
+        SERVICES, "web", metadata={"finalizers": [HOLD]}, spec={"type": "LoadBalancer", "ports": [{"port": 80}]}
+    )
+    await room.ask(NAMESPACES, room.name, "namespace")
+    async with archiving(room.client, home, archive):  # the volume is not mounted
+        running_ = await room.teardown(lambda it: bool(it.status.blockers), "held")
+        cancelling = asyncio.ensure_future(command.cancel(running_.metadata.name))
+        ended = await room.teardown(lambda it: it.phase is Phase.CANCELLED, "cancelled")
+        assert ended.metadata.terminating
+        assert not cancelling.done()
+        archive.mkdir()
+        await cancelling
+        await until_absent(room.client, TEARDOWNS, ended.metadata.name)
+    [document] = documents(archive, ended.metadata.uid)
+    assert (document.teardown.phase, document.teardown.metadata.uid) == (Phase.CANCELLED, ended.metadata.uid)
+    await room.let_go(SERVICES, "web")

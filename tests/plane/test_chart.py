@@ -74,6 +74,7 @@ MANY = {
     "podAnnotations": {"note": 'a "quoted" <text>'},
     "proxy": {"http": "http://proxy:1", "https": "http://proxy:2", "noProxy": "10.0.0.0/8"},
     "extraCAConfigMap": "our-cas",
+    "archive": {"existingClaim": "records", "subPath": "unwind"},
     "uninstallArgs": ["--leave-addons"],
     "hooks": {
         "namespaceSelector": {"matchLabels": {"hold": "yes"}},
@@ -92,7 +93,9 @@ SETTINGS = {
                 image=f"registry.example:5000/team/unwind@sha256:{'a' * 64}",
                 replicas=3,
                 pull_secrets=[{"name": "pull"}],
-                args=["--keep-teardowns=1d"],
+                args=["--keep-teardowns=1d", "--archive=/var/lib/unwind/archive"],
+                volumes=[{"name": "archive", "persistentVolumeClaim": {"claimName": "records"}}],
+                volume_mounts=[{"name": "archive", "mountPath": "/var/lib/unwind/archive", "subPath": "unwind"}],
                 env=[{"name": "UNWIND_LOG_FORMAT", "value": "json"}],
                 resources={"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
                 node_selector={"pool": "infra"},
