@@ -31,6 +31,7 @@ from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, PolicyRef, Teardown, TeardownSpec
 from unwind.companions.policy_reader import PolicyCaches
 from unwind.kube.errors import ApiError
+from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
 from unwind.manager.health import new_registry
 from unwind.members.cluster_caches import ClusterCaches
@@ -78,6 +79,7 @@ class NotificationScene:
         self.registry = CollectorRegistry()
         self.keys = RecordKeys(own, namespace=home)
         self.counted = NotificationMetrics(self.registry)
+        self.recorder = Recorder(own, instance="test")
         self._uid = ""
 
     async def begin(self) -> None:
@@ -195,8 +197,9 @@ class NotificationScene:
             metrics=Metrics(new_registry()),
             counted=self.counted,
             clock=self.clock,
+            recorder=self.recorder,
         )
-        async with running_components((caches, policies, controller)):
+        async with running_components((caches, policies, controller, self.recorder)):
             yield controller
 
 
@@ -357,6 +360,11 @@ async def test_an_error_is_retried_and_recorded_until_it_is_accepted(
                 ),
             )
             assert told in entry.error
+            # The API server serves Events about objects without a namespace in `default`.
+            [event] = await eventually(lambda: _events(it), "an Event")
+            assert (event["type"], event["regarding"]["kind"]) == ("Warning", "TeardownPolicy")
+            assert told in event["note"]
+            assert "/hooks/unwind" not in event["note"]
             sink.answer = 204
             await eventually(lambda: it.clock.waiting, "a timer")
             it.clock.advance(AGAIN)
@@ -417,6 +425,13 @@ async def test_loopback_and_keys_that_are_not_for_it_are_refused_and_named(it: N
             assert "--notification-hosts" in entry.error
         assert sink.received == []
         await other.end()
+
+
+async def _events(it: NotificationScene) -> list[Object]:
+    found = await it.client.list(EVENTS, namespace="default")
+    return [
+        event for event in found if event["regarding"]["name"] == it.name and event["reason"] == "NotificationFailed"
+    ]
 
 
 async def _failed(it: NotificationScene, teardown: Teardown) -> rules.Attempted | None:
