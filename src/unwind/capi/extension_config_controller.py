@@ -13,15 +13,15 @@ from unwind import logs
 from unwind.api import meta as api_meta
 from unwind.api import names
 from unwind.api.capi import ExtensionConfig
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.capi import gate_arming, hook_protocol
 from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.kube.informers import Informer, InformerFactory
-from unwind.kube.served_versions import ServedVersions
+from unwind.kube.informers import InformerFactory
+from unwind.kube.served_versions import ServedInformer
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION, recorded_extension
 from unwind.server.path_segments import HOOKS, corrected, prefix
 from unwind.server.registration import RegistrationController
@@ -50,77 +50,41 @@ class Extensions:
         self, client: Client, name: str, *, informers: InformerFactory, clock: Clock, changed: Callable[[], None]
     ) -> None:
         """`changed`: called when the object, or the served version, changes."""
-        self._client = client
         self._key = Key("", name)
-        self._clock = clock
         self._changed = changed
-        self._versions = ServedVersions(
+        self._served: ServedInformer[ExtensionConfig] = ServedInformer(
             client,
             VERSIONS,
+            lambda resource: decoding.typed(resource, ExtensionConfig),
+            informers=informers,
             clock=clock,
-            troubled=self._troubled,
-            found=self._found,
-            crds=informers.metadata(CUSTOM_RESOURCE_DEFINITIONS, troubled=self._troubled),
+            changed=self._config_changed,
+            listed=changed,
         )
-        self._tasks: asyncio.TaskGroup | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._informer: Informer[ExtensionConfig] | None = None
-        self._looked = False
-        self._trouble = ""
+        self.run = self._served.run
 
     @property
     def known(self) -> bool:
         """Whether the object was listed, or the kind is known not to exist."""
-        return self._looked and (self._informer is None or self._informer.synced)
+        return self._served.known
 
     @property
     def resource(self) -> Resource | None:
         """The served version; None if the kind does not exist."""
-        return self._informer.view.resource if self._informer else None
+        return self._served.resource
 
     @property
     def ours(self) -> ExtensionConfig | None:
-        return self._informer.cache.get(self._key) if self._informer else None
+        return self._served.informer.cache.get(self._key) if self._served.informer else None
 
     def take(self, config: ExtensionConfig) -> None:
         """Store the response of our own write."""
-        if self._informer:
-            self._informer.take(config)
-
-    async def run(self) -> None:
-        """Watch until cancelled; restart if another version is served, or none."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._versions.run())
-
-    def _found(self, served: Resource | None) -> None:
-        if served != self.resource and self._tasks:
-            if self._following:
-                self._following.cancel()
-            self._informer = self._follow(served) if served else None
-            self._following = self._tasks.create_task(self._informer.run()) if self._informer else None
-        self._looked = True
-        self._changed()
-
-    def _follow(self, resource: Resource) -> Informer[ExtensionConfig]:
-        informer = Informer(
-            self._client,
-            decoding.typed(resource, ExtensionConfig),
-            clock=self._clock,
-            troubled=self._troubled,
-            listed=self._changed,
-        )
-        informer.subscribe(self._config_changed)
-        return informer
+        if self._served.informer:
+            self._served.informer.take(config)
 
     def _config_changed(self, change: Change[ExtensionConfig]) -> None:
         if change.key == self._key:
             self._changed()
-
-    def _troubled(self, error: Exception) -> None:
-        if str(error) != self._trouble:
-            log.warning("ExtensionConfig watch failed, will retry", why=str(error))
-        self._trouble = str(error)
 
 
 # Registration with Cluster API

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unwind import logs
 from unwind.api.capi import MACHINE_POOLS, MACHINE_POOLS_V1BETA1, MACHINES, MACHINES_V1BETA1
 from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
 from unwind.kube import decoding
-from unwind.kube.decoding import Key
-from unwind.kube.informers import Informer, InformerFactory
-from unwind.kube.served_versions import ServedVersions
+from unwind.kube.decoding import Key, Metadata
+from unwind.kube.served_versions import ServedInformer
 from unwind.teardown.gate import MachineShape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.decoding import Metadata
-
-log = logs.get(__name__)
+    from unwind.kube.informers import InformerFactory
 
 
 def cluster_of(obj: Metadata) -> Key | None:
@@ -55,7 +50,16 @@ class MachineCaches:
         self._told: list[Callable[[], None]] = []
         self._followers: list[Callable[[Key], None]] = []
         self._machines, self._pools = (
-            _ServedKind(client, known, informers=informers, clock=clock, changed=self._changed, listed=self._listed)
+            _ServedKind(
+                client,
+                known,
+                decoding.metadata,
+                informers=informers,
+                clock=clock,
+                changed=self._changed,
+                listed=self._listed,
+                indexes={"cluster": lambda obj: filter(None, (cluster_of(obj),))},
+            )
             for known in ((MACHINES, MACHINES_V1BETA1), (MACHINE_POOLS, MACHINE_POOLS_V1BETA1))
         )
 
@@ -121,83 +125,15 @@ def _relevant(obj: Metadata) -> object:
     return obj.uid, cluster_of(obj), is_armed(obj), obj.deletion_timestamp is not None, obj.owner_references
 
 
-class _ServedKind:
+class _ServedKind(ServedInformer[Metadata]):
     """The objects of one kind, watched in the served version."""
-
-    def __init__(
-        self,
-        client: Client,
-        known: Sequence[Resource],
-        *,
-        informers: InformerFactory,
-        clock: Clock,
-        changed: Callable[[Change[Metadata]], None],
-        listed: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._changed = changed
-        self._listed = listed
-        self._kind = known[0].kind
-        self._trouble = ""
-        self._versions = ServedVersions(
-            client,
-            known,
-            clock=clock,
-            troubled=self._troubled,
-            found=self._found,
-            crds=informers.metadata(CUSTOM_RESOURCE_DEFINITIONS, troubled=self._troubled),
-        )
-        self._tasks: asyncio.TaskGroup | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._informer: Informer[Metadata] | None = None
-        self._looked = False
-
-    @property
-    def known(self) -> bool:
-        return self._looked and (self._informer is None or self._informer.synced)
 
     @property
     def ready(self) -> bool:
-        return self.known or bool(self._trouble)
-
-    @property
-    def resource(self) -> Resource | None:
-        return self._informer.view.resource if self._informer else None
+        return self.known or bool(self.trouble)
 
     def of(self, cluster: Key) -> list[Metadata]:
-        return list(self._informer.cache.by("cluster", cluster)) if self._informer else []
+        return list(self.informer.cache.by("cluster", cluster)) if self.informer else []
 
     def all(self) -> Iterable[Metadata]:
-        return self._informer.cache if self._informer else ()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._versions.run())
-
-    def _found(self, served: Resource | None) -> None:
-        if served != self.resource and self._tasks:
-            if self._following:
-                self._following.cancel()
-            self._informer = self._follow(served) if served else None
-            self._following = self._tasks.create_task(self._informer.run()) if self._informer else None
-        self._looked = True
-        self._listed()
-
-    def _follow(self, resource: Resource) -> Informer[Metadata]:
-        informer = Informer(
-            self._client,
-            decoding.metadata(resource),
-            indexes={"cluster": lambda obj: filter(None, (cluster_of(obj),))},
-            clock=self._clock,
-            troubled=self._troubled,
-            listed=self._listed,
-        )
-        informer.subscribe(self._changed)
-        return informer
-
-    def _troubled(self, error: Exception) -> None:
-        if str(error) != self._trouble:
-            log.warning("watch failed, will retry", kind=self._kind, why=str(error))
-        self._trouble = str(error)
+        return self.informer.cache if self.informer else ()

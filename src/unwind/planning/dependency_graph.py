@@ -54,17 +54,19 @@ def graph(plan: Plan) -> dict[str, tuple[str, ...]]:
 def dependencies(plan: Plan) -> dict[str, set[str]]:
     """For each step all steps that it depends on, directly or indirectly."""
     needs = graph(plan)
-    below: dict[str, set[str]] = {}
-    for name in needs:
-        found: set[str] = set()
-        waiting = [name]
-        while waiting:
-            for need in needs[waiting.pop()]:
-                if need not in found:
-                    found.add(need)
-                    waiting.append(need)
-        below[name] = found
-    return below
+    return {name: all_needs(needs, name) for name in needs}
+
+
+def all_needs(needs: Needs, name: str) -> set[str]:
+    """The steps that a step depends on, directly or indirectly. It is one of them if it is in a cycle."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for need in needs[waiting.pop()]:
+            if need not in found:
+                found.add(need)
+                waiting.append(need)
+    return found
 
 
 def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:

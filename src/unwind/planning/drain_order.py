@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.planning.dependency_graph import all_needs
+
 if TYPE_CHECKING:
     from unwind.planning.dependency_graph import Needs
 
@@ -38,7 +40,7 @@ def placed(
     step depends on serves as well. A serving step with drained objects of its own goes before the other serving steps.
     `left`: steps that are left in place.
     """
-    below = {name: _below(needs, name) for name in serving}
+    below = {name: all_needs(needs, name) for name in serving}
     late = set(serving).union(*below.values()) - set(drains)
     early = {name for name in late if having.get(name)}
     found: dict[str, tuple[str, ...]] = {}
@@ -51,7 +53,7 @@ def placed(
             more = set(drains)
         elif name in early:
             # Not a step that depends on it: that is a contradiction, which is reported.
-            more = {other for other in late - early if name not in _below(needs, other)}
+            more = {other for other in late - early if name not in all_needs(needs, other)}
         else:
             more = set()
         found[name] = tuple(sorted(more.union(those) - {name}))
@@ -64,18 +66,6 @@ def conflicts(needs: Needs, serving: Mapping[str, Collection[str]], having: Mapp
         f"{name} cleans up for {', '.join(sorted(kinds))} and depends on {other}, which has some of its own: they would"
         f" be left behind, because {name} is removed before {other}; remove that dependency"
         for name in sorted(serving)
-        for other in sorted(_below(needs, name) - {name})
+        for other in sorted(all_needs(needs, name) - {name})
         if (kinds := set(serving[name]) & set(having.get(other, ())))
     ]
-
-
-def _below(needs: Needs, name: str) -> set[str]:
-    """The steps that a step depends on, directly or indirectly."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for need in needs[waiting.pop()]:
-            if need not in found:
-                found.add(need)
-                waiting.append(need)
-    return found

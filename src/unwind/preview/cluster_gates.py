@@ -46,7 +46,7 @@ class ClusterGate(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_gates(client: Client, *, namespace: str) -> list[ClusterGate]:
     """The gates of all Clusters; none if Cluster API is not installed. `namespace`: that of Unwind."""
-    clusters = await _clusters(client)
+    clusters = await list_clusters(client) or []
     if not clusters:
         return []
     chosen: dict[str, list[PolicyCluster]] = {}
@@ -85,14 +85,15 @@ def _title(cluster: Cluster) -> str:
     return f"{cluster.metadata.namespace}/{cluster.metadata.name}"
 
 
-async def _clusters(client: Client) -> list[Cluster]:
+async def list_clusters(client: Client) -> list[Cluster] | None:
+    """The Clusters of Cluster API, in the version that is served; None if it is not installed."""
     for resource in (CLUSTERS, CLUSTERS_V1BETA1):
         try:
             return msgspec.convert(await client.list(resource), list[Cluster])
         except ApiError as error:
             if error.code != _NOT_SERVED:
                 raise
-    return []
+    return None
 
 
 async def _extension(client: Client, name: str) -> ExtensionConfig | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
@@ -21,6 +20,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.members import targets
 from unwind.notifications import sinks
+from unwind.preview.cluster_gates import list_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,10 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
     proposed = TeardownPolicy(metadata=policy.metadata, spec=policy.spec)
     all_ = [*(item for name, item in found.items() if name != policy.metadata.name), proposed]
     labels = {item["metadata"]["name"]: item["metadata"].get("labels") or {} for item in await client.list(NAMESPACES)}
-    clusters = [targets.of_capi(cluster) for cluster in await _clusters(client)]
+    listed = await list_clusters(client)
+    if listed is None:
+        raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
+    clusters = [targets.of_capi(cluster) for cluster in listed]
     selected = [it for it in clusters if policies.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
     handles = await _handles(client) if selected else {}
     shown = [_cluster(proposed, all_, target, labels.get(target.ref.namespace, {}), handles) for target in selected]
@@ -161,16 +164,6 @@ def _gate(merged: ClusterPolicies, target: AddonTarget) -> str:
     if not merged.enforced:
         return "not held: nothing is enforced"
     return "held" if target.has_class else "cannot be held: no ClusterClass"
-
-
-async def _clusters(client: Client) -> list[Cluster]:
-    for resource in (CLUSTERS, CLUSTERS_V1BETA1):
-        try:
-            return msgspec.convert(await client.list(resource), list[Cluster])
-        except ApiError as error:
-            if error.code != _NOT_SERVED:
-                raise
-    raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
 
 
 async def _handles(client: Client) -> dict[Key, list[CachedHandle]]:
