@@ -45,7 +45,9 @@ class HookPlugin:
         """Import the plugin. On failure `error` is set, and its hook is blocked."""
         try:
             if isinstance(Hook.read(self.name), Unknown):
-                raise UnwindError(f"unknown hook {self.name!r}")
+                raise UnwindError(
+                    f"unknown hook {self.name!r}", remedy=f"name the entry point by its hook: {', '.join(Hook)}"
+                )
             found = tuple(rules(self._load(), source=self.source))
             for rule in found:
                 if rule.hook.value not in self._known:

@@ -82,7 +82,10 @@ class ClusterStage:
                 while not await self._refused(name, uid, dry_run=True):  # noqa: ASYNC110 - nothing reports it
                     await asyncio.sleep(_LOOK_AGAIN)
         except TimeoutError:
-            raise UnwindError(f"timed out after {_LONG:.0f}s waiting for the protection of Namespace {name}") from None
+            raise UnwindError(
+                f"timed out after {_LONG:.0f}s waiting for the protection of Namespace {name}",
+                remedy="run `unwind version` to see whether a manager runs, and read its log",
+            ) from None
         return await self._refused(name, uid, dry_run=False)
 
     async def _refused(self, name: str, uid: str, *, dry_run: bool) -> str:

@@ -218,7 +218,11 @@ class Ends:
     async def get_with(self, external: External, secret: CredentialsSecret) -> End:
         """The same with the credentials in a Secret."""
         if external.open_with is None:
-            raise PermanentError(f"{external.name} takes no credentials", reason=Reason.HELD)
+            raise PermanentError(
+                f"{external.name} takes no credentials",
+                reason=Reason.HELD,
+                remedy="use a version of this plugin that takes them",
+            )
         open_with, values = external.open_with, secret.values()
         # A Secret that changed is a new connection, and the old credentials may be revoked.
         key = (external, secret.metadata.uid, secret.metadata.resource_version)

@@ -301,7 +301,10 @@ async def _held(member: Member, ref: ObjectRef, *, counting: bool) -> HeldConten
         return HeldContent(content=tuple(everything), kinds=kinds, holders=holders, counted=counted)
     resource = contents.defined_by(await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name))
     if resource is None:
-        raise UnwindError(f"cannot list the custom resources of {ref}: it serves no version")
+        raise UnwindError(
+            f"cannot list the custom resources of {ref}: it serves no version",
+            remedy="set served to true for one of its spec.versions",
+        )
     found = await contents.of_kind(member.client, resource)
     live = [content.metadata.uid for content in found if not content.metadata.deletion_timestamp]
     return HeldContent(content=tuple(found), counted=frozenset(live))

@@ -89,7 +89,7 @@ class PodAgent:
     async def start(self) -> None:
         """Register the nodes, and run their Pods from now on."""
         if os.geteuid():
-            raise UnwindError("cannot run Pods: this user is not root")
+            raise UnwindError("cannot run Pods: this user is not root", remedy="run it as root")
         for name, archive in self._archives.items():
             self._images[name] = await asyncio.to_thread(images.unpack_image, archive)
         self._addresses.__enter__()

@@ -156,5 +156,5 @@ def _program(name: str) -> str:
     # The environment is that of the container.
     path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
     if not path:
-        raise UnwindError(f"cannot start a container: {name} is not installed")
+        raise UnwindError(f"cannot start a container: {name} is not installed", remedy="install it, and try again")
     return path
