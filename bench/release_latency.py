@@ -78,7 +78,7 @@ class Way(msgspec.Struct, frozen=True):
 async def main() -> None:
     async with running(Shape(members=1, capi=True)) as plane:
         port = Port()
-        await install(plane.management.client, Setting(url=f"https://127.0.0.1:{port}"))
+        await install(plane.management.client, Setting(url=f"https://127.0.0.1:{port}"), accept_shadowing=True)
         port.release()
         async with managing(plane.management, f"127.0.0.1:{port}") as manager:
             await until_true(plane.management.client, EXTENSION_CONFIGS, extension_name(HOME), "Discovered")
