@@ -1,6 +1,7 @@
 """The command line in processes of their own, forked from one that has the modules loaded: most of a start is imports.
 
-What a process costs, in CPU seconds: `unwind why` as a program 1.0, forked 0.1.
+A command as a program takes 0.7 to 1.2 CPU seconds. On a busy machine it ended after 1.9 to 4.6 s, and forked
+after 0.2 to 0.4 s.
 """
 
 from __future__ import annotations
