@@ -139,7 +139,10 @@ async def request_cancellation(client: Client, teardown: Teardown) -> None:
         try:
             await client.delete(TEARDOWNS, meta.name, uid=meta.uid)
         except ConflictError as error:
-            raise UnwindError(f"cannot cancel Teardown {meta.name}: it was recreated", remedy="check it") from error
+            raise UnwindError(
+                f"cannot cancel Teardown {meta.name}: another Teardown has this name now",
+                remedy="look at it with `unwind status`, then run `unwind cancel` again",
+            ) from error
 
 
 async def _deleted(client: Client, teardown: Teardown) -> Teardown:

@@ -11,7 +11,7 @@ from unwind.api.unwind import Phase
 from unwind.cli import console, plan
 from unwind.cli.ledger import LedgerRow, of_inventory
 from unwind.errors import UnwindError
-from unwind.install.running_managers import running_managers
+from unwind.install.running_managers import running_managers, start_manager
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import ApiError
 
@@ -57,7 +57,7 @@ async def check_manager(client: Client, home: str, aim: str) -> None:
     """Raise UnwindError if no manager runs. `aim`: what the user asked for, for the message."""
     if not await running_managers(client, home):
         raise UnwindError(
-            f"cannot {aim}: no manager is running in namespace {home}", remedy="start one with `unwind run`"
+            f"cannot {aim}: no manager is running in namespace {home}", remedy=start_manager(home)
         )
 
 

@@ -23,7 +23,7 @@ from unwind.cli.join import join_way
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
 from unwind.errors import TimedOutError, UnwindError
-from unwind.install.running_managers import running_managers
+from unwind.install.running_managers import running_managers, start_manager
 from unwind.karmada import join
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -122,7 +122,7 @@ async def unjoin(
         if not await running_managers(client, unwind_namespace):
             raise UnwindError(
                 f"cannot unjoin {name}: no manager is running in namespace {unwind_namespace}",
-                remedy="start one with `unwind run`",
+                remedy=start_manager(unwind_namespace),
             )
         teardown = await _carried_out(client, cluster, force=force, within=within, quiet=quiet)
         rows = (await ledger.read_ledger(client, cluster.metadata.uid, None)).left

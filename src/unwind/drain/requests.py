@@ -154,7 +154,10 @@ class DrainRequest(RequestSource):
         if invalid := request_refusals.invalid_request(teardown):
             raise RefusedError(Reason.INVALID_TARGET, invalid)
         if VOLUMES_ANNOTATION in teardown.metadata.annotations:
-            message = f"annotation {VOLUMES_ANNOTATION} does not apply: the drain of a TeardownPolicy says it"
+            message = (
+                f"annotation {VOLUMES_ANNOTATION} does not apply to a drain; set drain.volumes of the TeardownPolicy, and"
+                " request it again without the annotation"
+            )
             raise RefusedError(Reason.INVALID_TARGET, message)
         cluster = await self.target(teardown)
         if cluster is None:

@@ -328,7 +328,8 @@ def _spawn(argv: Sequence[str], place: _Place) -> subprocess.Popen[bytes]:
             preexec_fn=die_with_parent,  # noqa: PLW1509 - only calls prctl, which takes no lock
         )
     except OSError as error:
-        raise UnwindError(f"cannot run helm: {error.strerror}", remedy="install Helm 3") from error
+        remedy = "install Helm 3" if isinstance(error, FileNotFoundError) else f"check that {argv[0]} can be executed here"
+        raise UnwindError(f"cannot run helm: {error.strerror}", remedy=remedy) from error
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:

@@ -15,6 +15,14 @@ Object = dict[str, Any]
 LEASE_PREFIX = "unwind-"
 
 
+def start_manager(namespace: str) -> str:
+    """What to do if no manager is running: the next step of an error."""
+    return (
+        f"see why its Pods do not run with `kubectl -n {namespace} get deployments,pods`, or, if it runs outside of the"
+        " cluster, start it with `unwind run`"
+    )
+
+
 async def running_managers(client: Client, namespace: str) -> list[str]:
     """The replicas with a current Lease. `namespace`: that of Unwind."""
     leases = await client.list(LEASES, namespace=namespace)

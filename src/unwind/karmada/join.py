@@ -349,7 +349,10 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
     try:
         identity = await member.cluster_uid()
     except (ApiError, UnreachableError) as error:
-        raise UnwindError(f"cannot join the cluster: {error}") from error
+        raise UnwindError(
+            f"cannot join {options.name}: the cluster at {kubeconfig.shown(member.connection.server)}: {error}",
+            remedy="check --cluster-kubeconfig, then run `unwind join` again",
+        ) from error
     try:
         uid = await home.cluster_uid()
         clusters = await _clusters(home)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.meta import ref_of
-from unwind.api.names import Finalizer, Reason
+from unwind.api.names import DEPENDS_ON_ANNOTATION, Finalizer, Reason
 from unwind.api.unwind import Blocker, Effort
 from unwind.concurrency import SingleFlight
 from unwind.inventory.inventories import items
@@ -220,5 +220,7 @@ def _waits_for(dependent: Work) -> Blocker:
         object=ref_of(WORKS, dependent.metadata),
         reason=Reason.WAITING,
         message=f"waiting for removal of {name}, which depends on it",
-        actor="unwind" if dependent.metadata.terminating else f"the owner of {name}: delete it, or its annotation",
+        actor="unwind"
+        if dependent.metadata.terminating
+        else f"the owner of {name}: delete it, or remove its annotation {DEPENDS_ON_ANNOTATION}",
     )

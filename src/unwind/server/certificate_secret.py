@@ -238,13 +238,22 @@ class SharedCertificate:
     async def _take(self, found: Object | None) -> None:
         now = _readable(await self._settle(found))
         if now is None:
-            log.warning("certificate missing, keeping the previous one", object=self._about)
+            log.warning(
+                "Secret has no certificate, the previous one stays in use",
+                object=self._about,
+                remedy="add tls.crt, tls.key and ca.crt, or delete the Secret: it is then created again",
+            )
         elif now != self._shown:
             try:
                 if self._use:
                     await self._use(*now)
             except ValueError as error:
-                log.warning("certificate invalid, keeping the previous one", object=self._about, why=str(error))
+                log.warning(
+                    "certificate invalid, the previous one stays in use",
+                    object=self._about,
+                    why=str(error),
+                    remedy="correct the Secret",
+                )
             else:
                 self._shown = now
                 log.info("certificate reloaded", object=self._about)

@@ -193,5 +193,5 @@ class SharedPathKeys:
                 pass  # the previous key has expired
             except UnwindError as error:
                 failures += 1
-                log.warning("path key watch failed, will retry", why=str(error))
+                log.warning(f"Secret {NAME} not read, its known webhook paths stay in use, will retry", why=str(error))
                 await backoff(failures)

@@ -148,7 +148,12 @@ class CertificateFiles:
             await watched.use(await asyncio.to_thread(read_files, watched.paths, option=watched.option))
         except (UnwindError, ValueError) as error:
             # Certificate and key are written one after the other, so a poll may find a mismatch.
-            log.warning("file reload failed, keeping the previous content", files=about, why=str(error))
+            log.warning(
+                "files not reloaded, their previous content stays in use",
+                files=about,
+                why=str(error),
+                remedy="correct them: changed files are read again",
+            )
         else:
             log.info("files reloaded", files=about)
 

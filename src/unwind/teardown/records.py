@@ -236,7 +236,14 @@ class TeardownRecords:
         if SET_ASIDE_LABEL not in meta.labels:
             mark = {"labels": {SET_ASIDE_LABEL: "true"}, "annotations": {SET_ASIDE_ANNOTATION: why}}
             await self._client.patch(TEARDOWNS, meta.name, {"metadata": {"uid": meta.uid} | mark})
-            log.warning("record set aside", teardown=meta.name, uid=meta.uid, target=str(teardown.spec.target))
+            log.warning(
+                "record set aside",
+                teardown=meta.name,
+                uid=meta.uid,
+                target=str(teardown.spec.target),
+                why=why,
+                remedy=f"see the audit log for its author, then run `kubectl delete teardown {meta.name}`",
+            )
             if self._recorder:
                 regarding = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
                 self._recorder.report(regarding, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from unwind.why.facts import ControllerWorkload, ObjectSnapshot, Silent, Unlisted
     from unwind.why.finalizers import Duty
 
-RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which resumes the teardown")
+RUN = Remedy(
+    commands=("unwind run",),
+    effect=Effect.SAFE,
+    about="starts the manager outside of the cluster. If it runs in the cluster, see why its Pods do not:"
+    " `kubectl get deployments,pods --all-namespaces --selector app.kubernetes.io/name=unwind`",
+)
 SHOWN = 4
 """Maximum number of waited-for objects to diagnose."""
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"

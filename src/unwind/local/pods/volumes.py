@@ -123,7 +123,10 @@ class PodSources:
                 parts = source["sources"] if kind == "projected" else [{kind: source}]
                 return dict(ChainMap(*[await self._projection(part, mode) for part in reversed(parts)]))
         kinds = ", ".join(sorted(set(volume) - {"name"}))
-        raise UnwindError(f"cannot mount volume {volume['name']}: {kinds} is not supported on this node")
+        raise UnwindError(
+            f"cannot mount volume {volume['name']}: {kinds} is not supported on this node",
+            remedy="use configMap, downwardAPI, emptyDir, projected or secret",
+        )
 
     async def _projection(self, part: Object, mode: int) -> dict[str, tuple[bytes, int]]:
         [(kind, source)] = part.items()
