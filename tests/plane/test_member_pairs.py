@@ -34,8 +34,8 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until, until_absent
 from unwind.members import targets
 from unwind.preview import cluster_preview
-from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed, GateOpen
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed, GateOpen
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 from unwind.testing.clock import StillClock
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.gate import Verdict
+    from unwind.teardown.deletion_gate import Verdict
     from unwind.teardown.step_removers import RemovalDeps
 
 REQUIRED = RemoveStrategy.REQUIRED
@@ -80,7 +80,7 @@ class PairScene(UnjoinScene):
         """What the gate says without a Teardown."""
         target = targets.of_gone(targets.capi_ref(self.capi.namespace, self.capi.name, self.capi.uid))
         holders, lost = await MemberGateSource(self.client).read(target)
-        return gate.of_summaries(self.capi.uid, holders, lost)
+        return deletion_gate.of_summaries(self.capi.uid, holders, lost)
 
 
 @asynccontextmanager
@@ -188,14 +188,14 @@ async def test_the_deletion_of_a_cluster_waits_until_its_member_is_unjoined(requ
         [blocker] = held.status.blockers
         assert (blocker.object.kind, blocker.object.name) == ("Work", "web")
         assert blocker.message.endswith(f"unjoin the member: unwind unjoin {it.name}")
-        assert isinstance(gate.of_teardown(it.capi.uid, held), GateClosed)
+        assert isinstance(deletion_gate.of_teardown(it.capi.uid, held), GateClosed)
         assert it.deleted() == [], "it only waits"
 
         await it.delete()
         await until_absent(it.client, CLUSTERS, it.name)
         done = await it.capi.ended()
         assert done.phase is Phase.COMPLETE
-        assert isinstance(gate.of_teardown(it.capi.uid, done), GateOpen)
+        assert isinstance(deletion_gate.of_teardown(it.capi.uid, done), GateOpen)
     assert sorted(it.deleted()) == ["web-0", "web-1"]
 
 

@@ -10,7 +10,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Phase, StepState, Teardown
 from unwind.kube import object_watch
 from unwind.kube.errors import NotFoundError
-from unwind.teardown.gate import GateClosed, GateOpen, of_teardown
+from unwind.teardown.deletion_gate import GateClosed, GateOpen, of_teardown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from unwind.inventory.inventories import Inventories
 from unwind.inventory.writer import Records, SealedError
 from unwind.members import targets
 from unwind.members.member import Member
-from unwind.teardown.gate import GateClosed, GateOpen, of_teardown
+from unwind.teardown.deletion_gate import GateClosed, GateOpen, of_teardown
 from unwind.teardown.status import UNSEALED
 from unwind.testing.clock import StillClock
 

@@ -14,7 +14,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort, Phase, StepState, StepStatus, Teardown
-from unwind.teardown.gate import GateClosed, GateHolder, GateOpen, Verdict, of_summaries, of_teardown
+from unwind.teardown.deletion_gate import GateClosed, GateHolder, GateOpen, Verdict, of_summaries, of_teardown
 
 KNOWN = {word.value for words in (Effort, Phase, StepState) for word in words}
 unknown = st.text(max_size=12).filter(lambda text: text not in KNOWN)

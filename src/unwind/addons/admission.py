@@ -21,14 +21,14 @@ from unwind.members import targets
 from unwind.members.targets import cluster_key
 from unwind.planning.dependency_graph import Declared, closes_cycle, spelled
 from unwind.server.routes import Response, Route, refusal
-from unwind.teardown.gate import deletion_warning_text
+from unwind.teardown.deletion_gate import deletion_warning_text
 
 if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
     from unwind.server.routes import Request
-    from unwind.teardown.gate import ChosenGates, GateStatus
+    from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
 _KINDS = {resource.kind: resource for resource in (CLUSTER_PROFILES, PROFILES)}
 _CLUSTER = msgspec.json.Decoder(Cluster)

@@ -13,9 +13,9 @@ from unwind.addons.step_source import is_on_cluster, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.members.targets import cluster_key
-from unwind.teardown import gate
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed, GateHolder
 from unwind.teardown.drafts import lost
-from unwind.teardown.gate import GateClosed, GateHolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +64,7 @@ class SummaryGateSource:
         chunks = await self._inventories.on(target.ref.uid)
         accounted = {chunk.spec.owner.uid for chunk in chunks}
         others = [item for item in here if item.metadata.uid not in accounted and not self._is_backed(item, target)]
-        if isinstance(gate.of_summaries(target.ref.uid, _standing(others)), GateClosed):
+        if isinstance(deletion_gate.of_summaries(target.ref.uid, _standing(others)), GateClosed):
             # Objects on the management cluster are recorded in Inventories of their own.
             owned = await self._inventories.owned([item.metadata.uid for item in others])
             accounted |= {item.spec.owner.uid for item in owned}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import ChosenGates, GateStatus
+    from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
 # Concurrent reconciles per cluster. Each is a few small requests, and the last profile of a dependency chain may be
 # the first one to remove.

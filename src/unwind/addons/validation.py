@@ -39,7 +39,7 @@ from unwind.api.sveltos import (
 from unwind.helm import charts
 from unwind.kube.events import Regarding
 from unwind.planning.dependency_graph import spelled
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.events import Recorder
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import ChosenGates, GateStatus
+    from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
 
 _FIELDS = (

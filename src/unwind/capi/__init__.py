@@ -1,4 +1,5 @@
 """Cluster API: lifecycle hooks, the gate before a cluster's deletion, the ExtensionConfig.
 
-The gate's decision is in `teardown.gate`, because add-ons use it as well; here is its HTTP side (`hook_handlers`).
+The gate's decision is in `teardown.deletion_gate`, because add-ons use it as well; here is its HTTP side
+(`hook_handlers`).
 """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.server.registration import RegistrationDeps
-    from unwind.teardown.gate import GateFault
+    from unwind.teardown.deletion_gate import GateFault
 
 
 log = logs.get(__name__)

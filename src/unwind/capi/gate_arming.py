@@ -13,7 +13,7 @@ from unwind.api.hooks import Hook
 from unwind.api.meta import find
 from unwind.api.names import OK_TO_DELETE_ANNOTATION, Reason
 from unwind.server.path_segments import redacted
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

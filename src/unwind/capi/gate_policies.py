@@ -64,8 +64,8 @@ def annotation(of: str, name: str) -> str:
     return f"{of}.metadata.?annotations[?'{name}']"
 
 
-# CEL over one Teardown (params). It must decide as unwind.teardown.gate.of_teardown does: this policy must never refuse
-# what our hook allowed. Unknown values block: a Teardown without a plan, a new effort or state.
+# CEL over one Teardown (params). It must decide as unwind.teardown.deletion_gate.of_teardown does: this policy must
+# never refuse what our hook allowed. Unknown values block: a Teardown without a plan, a new effort or state.
 _LENIENT = [effort.value for effort in Effort if effort is not Effort.ENFORCE]
 _LAST = [phase.value for phase in Phase if phase.finished]
 _STEPS = "has(params.status) && has(params.status.steps) ? params.status.steps.{}.map(step, step.name) : []"

@@ -8,8 +8,8 @@ from unwind.api.hooks import API_VERSION, BeforeClusterDelete, Hook
 from unwind.capi import hook_rule_calls
 from unwind.hooks import LONGEST, Wait
 from unwind.members import targets
-from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed, GateOpen
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed, GateOpen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unwind.capi.hook_registry import HookRegistry
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import GateSource, Verdict
+    from unwind.teardown.deletion_gate import GateSource, Verdict
     from unwind.teardown.signatures import RecordKeys
 
 # Seconds for the rules of other packages.
@@ -45,9 +45,9 @@ class GateReader:
             await self._keys.load()
         reading(f"Teardown {uid}")
         if teardown := await self._keys.read(uid):
-            return gate.of_teardown(uid, teardown), gate.is_unenforced(uid, teardown)
+            return deletion_gate.of_teardown(uid, teardown), deletion_gate.is_unenforced(uid, teardown)
         standing, lost = await self._source.read(target, reading=reading)
-        verdict = gate.of_summaries(uid, standing, lost)
+        verdict = deletion_gate.of_summaries(uid, standing, lost)
         return verdict, isinstance(verdict, GateOpen)
 
     async def decide(self, cluster: Cluster, settings: Mapping[str, str]) -> Verdict:
@@ -56,7 +56,7 @@ class GateReader:
         if isinstance(verdict, GateClosed):
             return verdict
         if not self._registry.ready:
-            return gate.closed("the rules of hooks are not loaded yet")
+            return deletion_gate.closed("the rules of hooks are not loaded yet")
         hook = Hook.BEFORE_CLUSTER_DELETE
         # As for the hook: rules that cannot be loaded do not block a cluster on which nothing is enforced.
         waits = [] if unenforced else [Wait(why, LONGEST) for why in self._registry.broken(hook)]

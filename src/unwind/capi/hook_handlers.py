@@ -29,8 +29,8 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import Regarding
 from unwind.members import targets
 from unwind.server.routes import Response, Route, refusal
-from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed, GateFault, GateOpen, Verdict
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed, GateFault, GateOpen, Verdict
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
     from unwind.server.routes import Handler, Request
-    from unwind.teardown.gate import GateSource
+    from unwind.teardown.deletion_gate import GateSource
 
 log = logs.get(__name__)
 
@@ -176,9 +176,9 @@ class HookHandlers:
         teardown = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if teardown is None:
             holding = self._source.holding(targets.of_capi(asked.cluster))
-            answer = _answer(gate.of_summaries(uid, holding))
+            answer = _answer(deletion_gate.of_summaries(uid, holding))
         else:
-            answer = _answer(gate.of_teardown(uid, teardown))
+            answer = _answer(deletion_gate.of_teardown(uid, teardown))
             if answer:
                 self._answers[uid] = answer
         return answer or self._confirmed(asked, request)
@@ -220,7 +220,7 @@ class HookHandlers:
         """The record in the cache if its plan shows that nothing is enforced."""
         uid = target.ref.uid
         found = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid) if self._keys.known else None
-        return found if gate.is_unenforced(uid, found) else None
+        return found if deletion_gate.is_unenforced(uid, found) else None
 
     async def _read_within(self, target: AddonTarget, within: float) -> tuple[Verdict, bool, str]:
         """The verdict from fresh reads; whether it shows that nothing is enforced; and which read failed, if one did.
@@ -244,7 +244,7 @@ class HookHandlers:
             fault = f"cannot read {current} from the API server{code}"
         else:
             return verdict, unenforced, ""
-        return gate.closed(fault), False, fault
+        return deletion_gate.closed(fault), False, fault
 
     # Checks that failed
 
@@ -363,9 +363,9 @@ def _unexpected(hook: Hook, asked: HookRequest, error: Exception) -> Response:
 def _held(hook: Hook, why: str) -> Response:
     """A wait with a reason that lies in Unwind, not in the cluster."""
     if hook is _DELETE:
-        verdict = gate.closed(why)
+        verdict = deletion_gate.closed(why)
         return hook_protocol.wait(hook, verdict.message, verdict.seconds)
-    return hook_protocol.wait(hook, why, gate.SOON)
+    return hook_protocol.wait(hook, why, deletion_gate.SOON)
 
 
 def _answer(verdict: Verdict) -> Response | None:

@@ -11,7 +11,7 @@ from unwind.clock import SYSTEM
 from unwind.kube import decoding
 from unwind.kube.decoding import Key, Metadata
 from unwind.kube.served_versions import ServedInformer
-from unwind.teardown.gate import MachineShape
+from unwind.teardown.deletion_gate import MachineShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

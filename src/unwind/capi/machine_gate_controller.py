@@ -41,8 +41,8 @@ from unwind.kube.decoding import Key
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.members import targets
-from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed
 from unwind.teardown.records import target_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import ChosenGates
+    from unwind.teardown.deletion_gate import ChosenGates
     from unwind.teardown.signatures import RecordKeys
 
 log = logs.get(__name__)
@@ -133,7 +133,11 @@ class MachineGateController(Controller[Key]):
         if not teardown or teardown.spec.target.group != CLUSTERS.group:
             return
         # Its status changes all the time; what matters is that it no longer closes the gate.
-        if change.old and change.new and isinstance(gate.of_teardown(teardown.spec.target.uid, teardown), GateClosed):
+        if (
+            change.old
+            and change.new
+            and isinstance(deletion_gate.of_teardown(teardown.spec.target.uid, teardown), GateClosed)
+        ):
             return
         self._queue.add(target_of(teardown))
 
@@ -216,7 +220,7 @@ class MachineGateController(Controller[Key]):
         if not self._keys.known:
             return False
         found = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
-        return found is not None and isinstance(gate.of_teardown(uid, found), GateClosed)
+        return found is not None and isinstance(deletion_gate.of_teardown(uid, found), GateClosed)
 
     async def _let_go(self, key: Key, armed: list[Metadata]) -> float | None:
         """Let go of Machines that are deleted for another reason than their Cluster: a control plane that loses a

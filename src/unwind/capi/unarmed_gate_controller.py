@@ -23,8 +23,8 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.members import targets
-from unwind.teardown import gate
-from unwind.teardown.gate import GateFault
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateFault
 from unwind.teardown.status import guarded
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import ChosenGates, GateSource, GateStatus
+    from unwind.teardown.deletion_gate import ChosenGates, GateSource, GateStatus
 
 
 log = logs.get(__name__)
@@ -156,7 +156,7 @@ class UnarmedClusterController(Controller[Key]):
 
     def _why_not(self, teardown: Teardown, cluster: Cluster) -> GateFault | None:
         if teardown.spec.gate in _WITHOUT_HOOK:
-            if isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateOpen):
+            if isinstance(deletion_gate.of_teardown(cluster.metadata.uid, teardown), deletion_gate.GateOpen):
                 return None  # it is let go of
             if teardown.spec.gate == Gate.ADMISSION:
                 return None if cluster.held or cluster.class_name else _NOT_PAUSED
@@ -165,7 +165,7 @@ class UnarmedClusterController(Controller[Key]):
             meta = cluster.metadata
             return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
-        if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateClosed):
+        if marked and isinstance(deletion_gate.of_teardown(cluster.metadata.uid, teardown), deletion_gate.GateClosed):
             return gate_arming.MARKED
         return self._gate.why_not(teardown.spec.target.namespace)
 

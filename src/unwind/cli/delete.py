@@ -133,7 +133,10 @@ async def delete(
             user_agent="unwind-delete",
         ) as place:
             if not wait:
-                raise UsageError("--no-wait does not apply to a release", remedy="leave it out: this command uninstalls the release itself")
+                raise UsageError(
+                    "--no-wait does not apply to a release",
+                    remedy="leave it out: this command uninstalls the release itself",
+                )
             await _delete_release(
                 place, VolumePolicy(volumes), yes=yes, max_objects=max_objects, within=within, output=output
             )

@@ -56,9 +56,7 @@ def refuse(seen: Foreseen, max_objects: int | None, *, aim: str = "delete") -> N
 async def check_manager(client: Client, home: str, aim: str) -> None:
     """Raise UnwindError if no manager runs. `aim`: what the user asked for, for the message."""
     if not await running_managers(client, home):
-        raise UnwindError(
-            f"cannot {aim}: no manager is running in namespace {home}", remedy=start_manager(home)
-        )
+        raise UnwindError(f"cannot {aim}: no manager is running in namespace {home}", remedy=start_manager(home))
 
 
 async def left_behind(client: Client, home: str, teardown: Teardown) -> tuple[LedgerRow, ...]:

@@ -29,8 +29,8 @@ from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.members import cluster_lookup
 from unwind.members.members import Members
-from unwind.protection import kinds
-from unwind.protection.kinds import disk_warning, not_against, unprotectable
+from unwind.protection import protected_kinds
+from unwind.protection.protected_kinds import disk_warning, not_against, unprotectable
 from unwind.protection.rules import FORBIDDEN
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
     from unwind.kube.discovery import Named
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 Target = Annotated[
     str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
@@ -193,7 +193,7 @@ async def _meant(client: Client, target: str, namespace: str | None, *, member: 
     where = namespace or ("default" if member else client.connection.namespace)
     named = await discovery.resolve(Discovery(client), target, namespace=where)
     it = named.resource
-    kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
+    kind = protected_kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
     return named, kind
 
 

@@ -10,7 +10,7 @@ from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Gate
 from unwind.companions import policies
 from unwind.companions.policy_reader import labels_of
-from unwind.teardown.gate import GateHolder, UncachedGateSource
+from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,7 +23,7 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME
 from unwind.members import targets
 from unwind.notifications import rules
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.gate import GateStatus, MachineGates
+    from unwind.teardown.deletion_gate import GateStatus, MachineGates
 
 log = logs.get(__name__)
 

@@ -13,7 +13,7 @@ from unwind.api.unwind import Gate
 from unwind.companions import policies
 from unwind.companions.policies import Selection, StepDecision
 from unwind.notifications import sinks
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

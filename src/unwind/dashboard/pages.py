@@ -20,8 +20,8 @@ from unwind.render.teardowns import CAUSES, elapsed, gone, ordered, remarks
 from unwind.render.text import counted, span
 from unwind.render.timeline import timeline_chart
 from unwind.render.timeline_svg import timeline_svg
-from unwind.teardown import gate
-from unwind.teardown.gate import GateClosed
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -232,7 +232,7 @@ def _gate(teardown: Teardown) -> str:
         return ""
     if spec.gate in _GATES:
         return f"not asked by a hook: {_GATES[spec.gate]}"
-    told = gate.of_teardown(spec.target.uid, teardown)
+    told = deletion_gate.of_teardown(spec.target.uid, teardown)
     if isinstance(told, GateClosed):
         return f"wait, and ask again after {told.seconds} s: {told.message}"
     return "go on"

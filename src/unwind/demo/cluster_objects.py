@@ -27,7 +27,7 @@ from unwind.external.manifests import GRANTED
 from unwind.install.contributions import REGISTER
 from unwind.install.manifests import manifests, resource_of
 from unwind.install.user_roles import USERS
-from unwind.protection import admission_policies, kinds
+from unwind.protection import admission_policies, protected_kinds
 from unwind.server.manager_names import granted_role
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ def rights(run: DemoRun, resources: Iterable[Resource]) -> list[tuple[Resource, 
 
 def _policy(run: DemoRun) -> list[tuple[Resource, Object]]:
     """The admission policy of deletion protection for Namespaces, restricted to the objects of this run."""
-    kind = next(kind for kind in kinds.KINDS if (kind.group, kind.plural) == (NAMESPACES.group, NAMESPACES.plural))
+    kind = next(
+        kind for kind in protected_kinds.KINDS if (kind.group, kind.plural) == (NAMESPACES.group, NAMESPACES.plural)
+    )
     policy, name = admission_policies.of(kind), f"{run.home}-protection"
     matches = policy.spec["matchConstraints"]
     narrowed = {"objectSelector": {**matches["objectSelector"], "matchLabels": {DEMO_LABEL: run.name}}}

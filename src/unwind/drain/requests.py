@@ -155,8 +155,8 @@ class DrainRequest(RequestSource):
             raise RefusedError(Reason.INVALID_TARGET, invalid)
         if VOLUMES_ANNOTATION in teardown.metadata.annotations:
             message = (
-                f"annotation {VOLUMES_ANNOTATION} does not apply to a drain; set drain.volumes of the TeardownPolicy, and"
-                " request it again without the annotation"
+                f"annotation {VOLUMES_ANNOTATION} does not apply to a drain; set drain.volumes of the TeardownPolicy,"
+                " and request it again without the annotation"
             )
             raise RefusedError(Reason.INVALID_TARGET, message)
         cluster = await self.target(teardown)

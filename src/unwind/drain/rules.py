@@ -1,10 +1,9 @@
-"""What TeardownPolicies drain, in which order, and which steps clean up for it (pure)."""
+"""What TeardownPolicies drain, and in which order (pure)."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +17,7 @@ from unwind.api.unwind import GROUP, Effort
 from unwind.companions.policies import StepDecision
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unwind.api.meta import LabelSelector
     from unwind.api.policies import DrainedResource, PolicyDrain, TeardownPolicy
@@ -217,65 +216,3 @@ _GENERAL = frozenset(
 def cleanup_finalizer(finalizers: Iterable[str] | None) -> str:
     """The finalizer of the controller that cleans up outside the cluster; empty if there is none."""
     return next((name for name in finalizers or () if name not in _GENERAL and not name.startswith("unwind.dev/")), "")
-
-
-# Steps that clean up
-
-_WORKLOADS = frozenset({("apps", "Deployment"), ("apps", "DaemonSet"), ("apps", "StatefulSet")})
-_CLASSES = {
-    ("networking.k8s.io", "IngressClass"): LOAD_BALANCERS,
-    ("gateway.networking.k8s.io", "GatewayClass"): LOAD_BALANCERS,
-    ("storage.k8s.io", "CSIDriver"): VOLUMES,
-}
-_DNS = ("*external-dns*", "*externaldns*")
-_PROGRAMS: dict[str, tuple[str, ...]] = {
-    LOAD_BALANCERS: (
-        "*cloud-controller-manager*",
-        "*load-balancer-controller*",
-        "*ingress-controller*",
-        "*ingress-nginx*",
-        "*nginx-ingress*",
-        "*ingressgateway*",
-        "*envoy-gateway*",
-        "*gateway-controller*",
-        "*traefik*",
-        "*contour*",
-        "haproxy-*",
-        "*metallb*",
-        "kube-vip*",
-        "istiod*",
-        *_DNS,
-    ),
-    VOLUMES: ("*csi-controller*", "*csi-*-controller*", "*csi-provisioner*", "*csi-attacher*", "*csi-node*"),
-}
-# By API group, for kinds that a policy names.
-_OF_GROUPS = {"karpenter.sh": ("*karpenter*",), "externaldns.k8s.io": _DNS}
-
-
-def workloads_of(entries: Iterable[ObjectRef]) -> list[ObjectRef]:
-    """The workloads among the objects of a step: any of them may be a controller."""
-    return [ref for ref in entries if (ref.group, ref.kind) in _WORKLOADS]
-
-
-def serves(
-    entries: Iterable[ObjectRef], drained: Iterable[DrainDecision], programs: Collection[str] = ()
-) -> frozenset[str]:
-    """Which steps of a drain the objects of another step clean up for: by their classes, by the CRDs of drained kinds
-    and by known names of controllers. `programs`: further names of controllers, from the finalizers of load balancers.
-    """
-    found: set[str] = set()
-    refs = list(entries)
-    workloads = [ref.name for ref in workloads_of(refs)]
-    classes = {_CLASSES[ref.group, ref.kind] for ref in refs if (ref.group, ref.kind) in _CLASSES}
-    crds = [ref.name for ref in refs if ref.kind == "CustomResourceDefinition"]
-    for decision in drained:
-        groups = {kind.group for kind in decision.kinds} - {""}
-        patterns = [*_PROGRAMS.get(decision.name, ()), *programs]
-        patterns += [pattern for group in groups for pattern in _OF_GROUPS.get(group, ())]
-        if (
-            decision.name in classes
-            or any(crd.endswith(f".{group}") for crd in crds for group in groups)
-            or any(fnmatchcase(name, pattern) for name in workloads for pattern in patterns)
-        ):
-            found.add(decision.name)
-    return frozenset(found)

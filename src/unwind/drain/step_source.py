@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Effort, Entry, LedgerNote
-from unwind.drain import objects, rules
+from unwind.drain import objects, rules, serving_steps
 from unwind.drain.objects import DrainedObject
 from unwind.drain.remover import DrainPolicies, DrainRemover
 from unwind.errors import UnwindError
@@ -22,7 +22,6 @@ from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 from unwind.why import finalizers
-from unwind.why.facts import ControllerWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -266,7 +265,7 @@ def _order(
             if one.ref.uid in elsewhere:
                 having.setdefault(elsewhere[one.ref.uid][0].uid, set()).add(decision.name)
     serving = {
-        uid: rules.serves(refs, drained, programs) | _serves_finalizers(refs, drained, found)
+        uid: serving_steps.serves(refs, drained, programs) | serving_steps.serves_finalizers(refs, drained, found)
         for uid, refs in owners.items()
     }
     return DrainOrder(
@@ -274,23 +273,6 @@ def _order(
         having={uid: frozenset(kinds) for uid, kinds in having.items()},
         named=tuple(pattern for policy in policies if policy.spec.drain for pattern in policy.spec.drain.serving),
         enforced=any(decision.effort is Effort.ENFORCE for decision in drained),
-    )
-
-
-def _serves_finalizers(
-    refs: Iterable[ObjectRef], drained: Iterable[DrainDecision], found: Mapping[str, Sequence[DrainedObject]]
-) -> frozenset[str]:
-    """Which steps of a drain wait for a controller among these objects: one that seems to serve the finalizer of a
-    drained object, by its name or because it set the finalizer."""
-    # Whether it runs now says nothing about the order.
-    workloads = [ControllerWorkload(object=ref, running=True) for ref in rules.workloads_of(refs)]
-    return frozenset(
-        decision.name
-        for decision in drained
-        for one in found[decision.name]
-        if one.finalizer
-        and not finalizers.known_controller(one.finalizer, one.ref.kind)
-        and finalizers.all_serving(one.finalizer, workloads, one.finalizer_writers)
     )
 
 

@@ -328,7 +328,9 @@ def _spawn(argv: Sequence[str], place: _Place) -> subprocess.Popen[bytes]:
             preexec_fn=die_with_parent,  # noqa: PLW1509 - only calls prctl, which takes no lock
         )
     except OSError as error:
-        remedy = "install Helm 3" if isinstance(error, FileNotFoundError) else f"check that {argv[0]} can be executed here"
+        remedy = (
+            "install Helm 3" if isinstance(error, FileNotFoundError) else f"check that {argv[0]} can be executed here"
+        )
         raise UnwindError(f"cannot run helm: {error.strerror}", remedy=remedy) from error
 
 

@@ -338,7 +338,7 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
         why = f" ({error})" if isinstance(error, safe_yaml.TooComplexError) else ""
         raise UnwindError(
             f"cannot parse the manifest of a Helm release: invalid YAML{why}",
-            remedy="look at it with `helm get manifest RELEASE`; to remove it without Unwind, use `helm uninstall RELEASE`",
+            remedy="look at it with `helm get manifest RELEASE`; to remove it without Unwind: `helm uninstall RELEASE`",
         ) from error
 
 

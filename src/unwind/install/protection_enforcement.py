@@ -23,7 +23,7 @@ from unwind.protection import admission_policies, manifests
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 Object = dict[str, Any]
 

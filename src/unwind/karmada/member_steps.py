@@ -26,8 +26,8 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
+from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 from unwind.teardown.drafts import TeardownNotice, lost
-from unwind.teardown.gate import GateHolder, UncachedGateSource
 from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from unwind.api.meta import ref_of
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Finalizer, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.waves import Draft
-from unwind.teardown import gate
+from unwind.teardown import deletion_gate
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
@@ -133,7 +133,7 @@ def unjoin_warning(caches: KarmadaCaches, body: bytes) -> str:
     # A process without controllers does not watch Works: then their number is not known.
     works = caches.works_of(cluster) if known else [Work()]
     found = steps_of(cluster, works)
-    return gate.deletion_warning_text(
+    return deletion_gate.deletion_warning_text(
         found.steps,
         subject="the objects of {}" if known else "the objects of its Works",
         noun="Work",

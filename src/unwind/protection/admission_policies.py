@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection import rules as words
-from unwind.protection.kinds import EXEMPT, KINDS, Controlled, ProtectedKind, of_any
+from unwind.protection.protected_kinds import EXEMPT, KINDS, Controlled, ProtectedKind, of_any
 from unwind.protection.rules import Why
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError
 from unwind.members import contents
-from unwind.protection import kinds
+from unwind.protection import protected_kinds
 from unwind.protection.namespace_cache import ACTIVE_PODS, BOUND_CLAIMS, FEW, LABELLED, UNFINISHED, labelled_view
 from unwind.protection.rules import Contents
 
@@ -144,7 +144,7 @@ class ProtectionLookup:
                     seen.fail(_told(error))
 
     def _may_read(self, resource: Resource) -> bool:
-        known = kinds.kind_of(resource.group, resource.kind)
+        known = protected_kinds.kind_of(resource.group, resource.kind)
         return self._groups is None or resource.group in self._groups or bool(known and not known.exempt)
 
     async def _all(self, seen: _Seen, reads: Sequence[Read], within: float, *, late: str = _LATE) -> None:
@@ -201,7 +201,7 @@ class ProtectionLookup:
 
 def _labelled(resource: Resource) -> View[LabelledObject]:
     """The view that decodes labelled objects of a resource."""
-    kind = kinds.of_any(
+    kind = protected_kinds.of_any(
         resource.group,
         resource.kind,
         plural=resource.plural,
@@ -212,7 +212,7 @@ def _labelled(resource: Resource) -> View[LabelledObject]:
 
 
 def _can_hold(resource: Resource) -> bool:
-    known = kinds.kind_of(resource.group, resource.kind)
+    known = protected_kinds.kind_of(resource.group, resource.kind)
     return known is None or not known.exempt
 
 

@@ -18,9 +18,9 @@ from unwind.deleters.outcomes import Again, Kept
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import UNKNOWN, who_wrote
-from unwind.protection import kinds, object_fields, rules
+from unwind.protection import object_fields, protected_kinds, rules
 from unwind.protection.contents_reader import ProtectionLookup
-from unwind.protection.kinds import Rest
+from unwind.protection.protected_kinds import Rest
 from unwind.protection.rules import Denied, Subject, Why
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Client, Object
     from unwind.kube.watches import Watches
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 NAME = "protection"
 # Seconds for the lists of one namespace or CRD.
@@ -75,7 +75,7 @@ class ProtectedObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def by_contents(self) -> bool:
         """Whether the number of objects in it decides, which no event of the object itself reports."""
-        kind = kinds.kind_of(self.object.group, self.object.kind)
+        kind = protected_kinds.kind_of(self.object.group, self.object.kind)
         return bool(kind and kind.rest) and self.denied.why in (Why.CASCADING, Why.NOT_KNOWN)
 
     @property
@@ -153,7 +153,7 @@ async def _denied(client: Client, kind: ProtectedKind, obj: Object, *, by_contro
 
 
 def _kind(resource: Resource) -> ProtectedKind:
-    return kinds.of_any(
+    return protected_kinds.of_any(
         resource.group,
         resource.kind,
         plural=resource.plural,

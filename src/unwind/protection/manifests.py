@@ -14,7 +14,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Contribution, Right, Setting
 from unwind.protection import admission_policies
-from unwind.protection.kinds import KINDS
+from unwind.protection.protected_kinds import KINDS
 from unwind.protection.webhook_configuration import webhook_manifest
 from unwind.server import path_segments
 from unwind.server.manager_names import MANAGER, webhook

@@ -18,7 +18,7 @@ from unwind.kube.decoding import Key, Stamp, View
 from unwind.kube.informers import Informer, InformerFactory
 from unwind.kube.served_versions import ServedVersions
 from unwind.protection import object_fields
-from unwind.protection.kinds import KINDS
+from unwind.protection.protected_kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
-    from unwind.protection.kinds import ProtectedKind
     from unwind.protection.object_fields import LabelledObject
+    from unwind.protection.protected_kinds import ProtectedKind
 
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"

@@ -12,7 +12,7 @@ from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection.rules import Denied, Subject, by_itself
 
 if TYPE_CHECKING:
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 NULL = msgspec.Raw(b"null")
 

@@ -10,7 +10,7 @@ from unwind.api.annotation_values import DeleteProtection
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.protection.kinds import Controlled, ProtectedKind, Rest
+from unwind.protection.protected_kinds import Controlled, ProtectedKind, Rest
 
 FORBIDDEN = "forbidden by ResourcesProtectionDeletion for"
 """The prefix of every denial, as in OpenKruise."""

@@ -15,8 +15,8 @@ from unwind.api import admission
 from unwind.api.names import EventReason
 from unwind.kube.events import Regarding
 from unwind.kube.metrics import OTHER
-from unwind.protection import kinds, object_fields, rules
-from unwind.protection.kinds import KINDS, Rest
+from unwind.protection import object_fields, protected_kinds, rules
+from unwind.protection.protected_kinds import KINDS, Rest
 from unwind.protection.rules import Contents, Denied, Why
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Response, Route, refusal
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.events import Recorder
     from unwind.protection.contents_reader import ProtectionLookup
-    from unwind.protection.kinds import ProtectedKind
     from unwind.protection.object_fields import LabelledObject
+    from unwind.protection.protected_kinds import ProtectedKind
     from unwind.server.routes import Request
 
 # These users create objects from templates, such as the claims of a StatefulSet, which have no owner.
@@ -181,7 +181,7 @@ def _way_out(asked: Asked, found: LabelledObject, denied: Denied) -> str:
 def _kind(asked: Asked) -> ProtectedKind:
     """The protection kind of the request."""
     it = asked.kind
-    return kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
+    return protected_kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
 
 
 def _unread(body: bytes, error: ValueError) -> Response:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection import admission_policies
-from unwind.protection.kinds import EXEMPT, KINDS
+from unwind.protection.protected_kinds import EXEMPT, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unwind.kube.client import Object
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 PROTECTION_PATH = "/admit/deletions"
 """The path of the webhook for DELETE requests."""

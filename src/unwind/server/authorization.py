@@ -61,7 +61,9 @@ class TokenAuthorizer:
                 refused = await self._asking.ask(key, lambda: self._review(path, token))
             except UnwindError as error:
                 log.warning("API server not asked who may read this path, answered with 503", path=path, why=str(error))
-                return sentence(503, f"cannot read {path}: the API server could not be asked whether you may; try again")
+                return sentence(
+                    503, f"cannot read {path}: the API server could not be asked whether you may; try again"
+                )
             self._answers[key] = (self._clock.monotonic(), refused)
             while len(self._answers) > _MOST:
                 self._answers.popitem(last=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.sveltos import ClusterDeletionBehavior
+from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 from unwind.teardown.drafts import lost
-from unwind.teardown.gate import GateHolder, UncachedGateSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.gate import GateFault
+    from unwind.teardown.deletion_gate import GateFault
     from unwind.teardown.step_sources import FollowedSource
 
 LABEL = "policies.example.dev/cluster"

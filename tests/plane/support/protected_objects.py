@@ -24,14 +24,14 @@ from unwind.api.resources import (
 from unwind.concurrency import gather_limited
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError
-from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
+from unwind.protection.protected_kinds import DEFINITION, KINDS, NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.plane.support.protection_table import Row
     from unwind.kube.client import Client, Object
-    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.protected_kinds import ProtectedKind
 
 HOME = "unwind-system"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"

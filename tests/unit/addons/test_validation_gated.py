@@ -11,7 +11,7 @@ from unwind.api.meta import Condition, ObjectRef, find
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterType
 from unwind.members.targets import AddonTarget
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEFT_OUT = GateFault(Reason.NAMESPACE_NOT_SELECTED, "it is left out")

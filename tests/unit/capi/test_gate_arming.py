@@ -12,7 +12,7 @@ from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import Condition, LabelSelector, ObjectMeta, SelectorRequirement
 from unwind.api.names import Reason
 from unwind.capi.gate_arming import why_not
-from unwind.teardown.gate import GateFault
+from unwind.teardown.deletion_gate import GateFault
 
 NAME = "unwind-system"
 OURS = ("before-cluster-delete", "after-control-plane-initialized")

@@ -16,7 +16,7 @@ from unwind.api.policies import (
     TeardownPolicySpec,
 )
 from unwind.companions import policies
-from unwind.drain import rules
+from unwind.drain import rules, serving_steps
 from unwind.planning.drain_order import conflicts, placed
 
 
@@ -58,13 +58,13 @@ def test_a_step_cleans_up_by_its_classes_its_crds_and_the_names_of_its_controlle
     object: ObjectRef,  # noqa: A002
     served: set[str],
 ) -> None:
-    assert rules.serves([object], ALL.values()) == served
+    assert serving_steps.serves([object], ALL.values()) == served
 
 
 def test_only_steps_that_clean_up_for_something_that_is_drained_are_late() -> None:
     only = rules.decisions([policy("lb", load_balancers="Enforce")])
     drained = [decision for decision in only.values() if decision.drains]
-    assert rules.serves([ref("CSIDriver", "disk.example.dev", "storage.k8s.io")], drained) == set()
+    assert serving_steps.serves([ref("CSIDriver", "disk.example.dev", "storage.k8s.io")], drained) == set()
 
 
 def test_the_phases_follow_each_other() -> None:

@@ -18,7 +18,7 @@ from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.transport import ServerAnswer
 from unwind.manager.health import new_registry
 from unwind.protection.contents_reader import ProtectionLookup
-from unwind.protection.kinds import EXEMPT, KINDS, ProtectedKind
+from unwind.protection.protected_kinds import EXEMPT, KINDS, ProtectedKind
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Request, Response

@@ -16,7 +16,7 @@ from unwind.install.workload import KINDS as RUNNING
 from unwind.manager import feature_gates
 from unwind.protection import admission_policies
 from unwind.protection import manifests as protection_manifests
-from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
+from unwind.protection.protected_kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH, webhook_manifest
 from unwind.server.manager_names import is_ours, recorded_extension, webhook
 

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.mangling import Bodies
 from tests.unit.protection.asking import V1, V1BETA1, Known, Webhook, crd, labelled, review
 from unwind.api.names import DELETE_PROTECTION_LABEL as LABEL
-from unwind.protection.kinds import KINDS, ProtectedKind
+from unwind.protection.protected_kinds import KINDS, ProtectedKind
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 pytestmark = pytest.mark.timeout(900)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unwind.api.annotation_values import DeleteProtection
-from unwind.protection.kinds import (
+from unwind.protection.protected_kinds import (
     DEFINITION,
     KINDS,
     NAMESPACE,

@@ -10,7 +10,7 @@ import pytest
 from tests.plane.support.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
 from unwind.api.meta import ObjectRef
 from unwind.protection import rules
-from unwind.protection.kinds import KINDS, REPLICAS, Count, Form, ProtectedKind
+from unwind.protection.protected_kinds import KINDS, REPLICAS, Count, Form, ProtectedKind
 from unwind.protection.rules import Contents, Denied, Subject, by_itself, refused_label, way_out, with_contents
 
 if TYPE_CHECKING:

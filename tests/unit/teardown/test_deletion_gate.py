@@ -12,7 +12,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import Condition, ObjectRef
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, StepStatus, Teardown
-from unwind.teardown.gate import GateClosed, GateHolder, GateOpen, of_summaries, of_teardown
+from unwind.teardown.deletion_gate import GateClosed, GateHolder, GateOpen, of_summaries, of_teardown
 
 ENFORCE, REMOVE, LEAVE = (
     GateHolder(name, behaviour)

@@ -8,8 +8,8 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.waves import Draft
+from unwind.teardown.deletion_gate import deletion_warning_text
 from unwind.teardown.drafts import TeardownNotice
-from unwind.teardown.gate import deletion_warning_text
 from unwind.teardown.step_sources import SourceStep
 
 FOLLOW = "; follow with: unwind status prod"

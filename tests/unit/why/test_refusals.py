@@ -13,7 +13,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.protection import kinds, rules
+from unwind.protection import protected_kinds, rules
 from unwind.why import facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
 from unwind.why.refusals import APIRefusal, deletion_webhooks, refusal_finding, unknowable
@@ -129,7 +129,7 @@ def test_a_missing_right_is_given_for_one_object_only(resource: Resource, text: 
 
 
 def denial(resource: Resource, label: str, **subject: Any) -> str:
-    kind = kinds.kind_of(resource.group, resource.kind)
+    kind = protected_kinds.kind_of(resource.group, resource.kind)
     assert kind
     said = rules.by_itself(rules.Subject(kind=kind, label=label, **subject))
     assert isinstance(said, rules.Denied)
@@ -155,7 +155,7 @@ def test_what_is_protected_inside_a_namespace_is_named_one_by_one() -> None:
         Thing(resource=CONFIG_MAPS, name="m", namespace="web"),
         Thing(resource=DEPLOYMENTS, name="d", namespace="web"),
     )
-    subject = rules.Subject(kind=kinds.NAMESPACE)
+    subject = rules.Subject(kind=protected_kinds.NAMESPACE)
     said = rules.with_contents(subject, rules.Contents(protected=tuple(item.ref for item in inside)))
     assert isinstance(said, rules.Denied)
     found = ask(said.message, NAMESPACES)
@@ -167,7 +167,7 @@ def test_what_is_protected_inside_a_namespace_is_named_one_by_one() -> None:
 
 
 def test_a_namespace_that_still_has_pods_shows_how_to_see_them() -> None:
-    subject = rules.Subject(kind=kinds.NAMESPACE, label="Cascading")
+    subject = rules.Subject(kind=protected_kinds.NAMESPACE, label="Cascading")
     said = rules.with_contents(subject, rules.Contents(pods=3))
     assert isinstance(said, rules.Denied)
     found = ask(said.message, NAMESPACES, label="Cascading")
@@ -182,7 +182,8 @@ def test_what_is_not_understood_is_told_as_it_came() -> None:
 
 def test_a_namespace_whose_contents_cannot_be_listed_waits_for_the_owner_of_that_api() -> None:
     denied = rules.with_contents(
-        rules.Subject(kind=kinds.NAMESPACE), rules.Contents(failed="v1.x.dev does not answer; repair its server")
+        rules.Subject(kind=protected_kinds.NAMESPACE),
+        rules.Contents(failed="v1.x.dev does not answer; repair its server"),
     )
     assert isinstance(denied, rules.Denied)
     found = ask(
