@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind import logs
-from unwind.api.capi import KUBECONFIG_SECRET_TYPE, KUBECONFIG_SUFFIX
 from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import CLUSTER_NAME_LABEL, Finalizer
+from unwind.api.names import Finalizer
 from unwind.api.policies import SourceKind
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
 from unwind.companions import flux_inventory as rules
+from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
 from unwind.companions.flux_inventory import Place
 from unwind.companions.handle_remover import HandleRemover
@@ -27,19 +28,18 @@ from unwind.concurrency import gather_limited
 from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError
 from unwind.helm import release_secrets
-from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.updates import revise
-from unwind.members import contents, credentials
-from unwind.members.targets import ClusterTarget
+from unwind.members import contents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from unwind.companions.flux_inventory import FluxObject
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.members.member import Member
+    from unwind.members.targets import ClusterTarget
 
 log = logs.get(__name__)
 
@@ -48,8 +48,6 @@ _TYPES: dict[Resource, type[Kustomization | HelmRelease]] = {
     KUSTOMIZATIONS: Kustomization,
     HELM_RELEASES: HelmRelease,
 }
-# Flux tries these keys of a Secret, in this order.
-_KUBECONFIG_KEYS = ("value", "value.yaml")
 _CONTROLLERS = {
     KUSTOMIZATIONS.kind: "Flux (kustomize-controller)",
     HELM_RELEASES.kind: "Flux (helm-controller)",
@@ -140,7 +138,7 @@ class FluxCompanion:
         mine: list[FluxObject] = []
         for (namespace, ref), objs in users.items():
             try:
-                if await self._is_of_target(target, member, namespace, ref):
+                if await self.is_of_target(target, member, namespace, ref):
                     mine += objs
             except UnwindError as error:
                 deployed = [obj for obj in objs if _has_deployed(obj)]
@@ -152,23 +150,14 @@ class FluxCompanion:
             for obj in mine
         ]
 
-    async def _is_of_target(self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey) -> bool:
-        """Whether a Secret has a kubeconfig of the target: Cluster API wrote it, a provider labelled it, or the cluster
-        that it leads to has the identity of the target. Raises if that is unknown."""
-        if (namespace, ref.name) == (target.home, target.secret):
-            return True
-        try:
-            secret = await self._client.get(SECRETS, ref.name, namespace=namespace)
-        except NotFoundError:
-            # By its name it is of another Cluster, which may be gone. Providers call others NAME-USE-kubeconfig.
-            by_name = namespace == target.home and ref.name.endswith(KUBECONFIG_SUFFIX)
-            if by_name and not ref.name.startswith(f"{target.ref.name}-"):
-                return False
-            raise
-        labels = secret["metadata"].get("labels") or {}
-        if namespace == target.ref.namespace and secret.get("type") == KUBECONFIG_SECRET_TYPE:
-            return bool(labels.get(CLUSTER_NAME_LABEL) == target.ref.name)
-        return await _leads_to(secret, ref.key, member)
+    async def is_of_target(self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey) -> bool:
+        """Whether a Secret has a kubeconfig of the target. Raises if that is unknown."""
+
+        async def leads_to(secret: Object) -> bool:
+            return await kubeconfig_clusters.leads_to(secret, ref.key, member)
+
+        read = partial(self._client.get, SECRETS, ref.name, namespace=namespace)
+        return await kubeconfig_clusters.is_of_target(target, namespace, ref, read, leads_to)
 
     async def _on_member(self, resource: Resource, member: Member) -> list[FoundHandle]:
         """Those of Flux on the member itself. With a kubeconfig, they deploy on yet another cluster."""
@@ -416,24 +405,6 @@ def _read(handle: Object) -> FluxObject:
 
 
 # Reads and writes
-
-
-async def _leads_to(secret: Object, key: str, member: Member) -> bool:
-    """Whether the kubeconfig in a Secret leads to this member. Raises if that is unknown.
-
-    An address only makes it a candidate: the cluster is asked for its identity. Clusters at other addresses are not
-    asked, because there may be a thousand of them, and users of that namespace decide where a kubeconfig leads to.
-    """
-    meta = secret["metadata"]
-    ref = ObjectRef(kind=SECRETS.kind, namespace=meta["namespace"], name=meta["name"], uid=meta["uid"])
-    data = secret.get("data") or {}
-    key = key or next((item for item in _KUBECONFIG_KEYS if item in data), "")
-    way = credentials.connection(ClusterTarget(ref=ref, secret=meta["name"], secret_key=key), secret)
-    mine = member.client.connection
-    if (way.server, way.proxy) != (mine.server, mine.proxy):
-        return False
-    async with Client(way) as client:
-        return await client.cluster_uid() == member.system_uid
 
 
 async def _listed(client: Client, resource: Resource, *, namespace: str | None = None) -> Sequence[FluxObject]:

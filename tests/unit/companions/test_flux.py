@@ -149,5 +149,5 @@ async def test_a_kubeconfig_with_another_proxy_is_of_another_cluster_and_nothing
     target = ClusterTarget(ref=ObjectRef(kind="Cluster", namespace="shop", name="prod"), secret="prod")  # noqa: S106 - a name
     async with server:
         companion = FluxCompanion(cast("Any", client))
-        assert await companion._is_of_target(target, member, "shop", SecretKey(name="copy")) is False
+        assert await companion.is_of_target(target, member, "shop", SecretKey(name="copy")) is False
     assert asked == []
