@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ from unwind.companions.gate_source import PolicyGateSource
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.install.manifests import resource_of
 from unwind.install.tenant_policies import TENANTS
+from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.object_watch import until
@@ -469,20 +471,70 @@ async def test_a_step_keeps_its_handle_in_another_namespace_until_it_is_verified
     await it.cluster.let_go()
 
 
+def _naming(namespace: str) -> list[Object]:
+    """The sources of a policy that names another namespace."""
+    return [{"kind": "Flux", "effort": "Enforce", "namespaces": [namespace]}]
+
+
+async def test_a_handle_with_a_copied_kubeconfig_is_held_while_a_policy_names_its_namespace(it: PolicyScene) -> None:
+    elsewhere = await it.elsewhere()
+    hub = kubeconfig.document(it.client.connection, cluster="hub", user="unwind")
+    await it.copy_kubeconfig(elsewhere, "hub", {"value": base64.b64encode(hub.encode()).decode()})
+    await it.handle_elsewhere("another", elsewhere, secret="hub")  # noqa: S106 - a name
+    await it.handle_elsewhere("before", elsewhere)
+    await it.policy("prod", sources=_naming(elsewhere))
+    async with it.manager():
+        await it.until_handle("before", _held, "held", namespace=elsewhere)
+        made = await it.handle_elsewhere("after", elsewhere)
+        await it.until_handle("after", _held, "held", namespace=elsewhere)
+        assert not _held(await it.client.get(DEPLOYMENTS, "another", namespace=elsewhere))
+        # One that is deleted in normal operation goes.
+        await it.client.delete(DEPLOYMENTS, "after", uid=made["metadata"]["uid"], namespace=elsewhere)
+        await it.until_handle("after", lambda one: one is None, "gone", namespace=elsewhere)
+        await it.delete_policy("prod")
+        await it.until_handle("before", lambda one: not _held(one), "free", namespace=elsewhere)
+
+
+async def test_a_handle_elsewhere_that_is_deleted_together_with_its_cluster_is_verified(it: PolicyScene) -> None:
+    # One commit removes both, and the deployer lets go at once.
+    elsewhere = await it.elsewhere()
+    made = config_map("apps-0", it.cluster.on_member, labels={DEPLOYED_BY_LABEL: "apps"}, finalizers=[HOLD])
+    await it.cluster.member.client.create(CONFIG_MAPS, made)
+    handle = await it.handle_elsewhere("apps", elsewhere, entries="apps-0")
+    await it.policy("prod", sources=_naming(elsewhere))
+    async with it.manager(deployer=HubDeployer(it.cluster)):
+        await it.until_handle("apps", _held, "held", namespace=elsewhere)
+        await it.client.delete(DEPLOYMENTS, "apps", uid=handle["metadata"]["uid"], namespace=elsewhere)
+        await it.cluster.delete()
+        await it.cluster.teardown(lambda one: "apps-0" in one.status.blocked_by, "held at apps-0")
+        assert _held(await it.client.get(DEPLOYMENTS, "apps", namespace=elsewhere))
+        where = it.cluster.on_member
+        left = await it.cluster.member.client.get(CONFIG_MAPS, "apps-0", namespace=where)
+        await it.cluster.member.client.delete(CONFIG_MAPS, "apps-0", uid=left["metadata"]["uid"], namespace=where)
+        await it.cluster.member.client.patch(CONFIG_MAPS, "apps-0", {"metadata": {"finalizers": None}}, namespace=where)
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+        await it.until_handle("apps", lambda one: one is None, "gone", namespace=elsewhere)
+    await it.cluster.let_go()
+
+
 @pytest.mark.parametrize("end", [Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE])
 async def test_handles_and_the_kubeconfig_are_let_go_at_each_end_of_a_teardown(it: PolicyScene, end: Phase) -> None:
     await deployed(it.cluster, "apps", objects=["apps-0"])
-    await it.policy("prod")
+    elsewhere = await it.elsewhere()
+    await it.policy("prod", sources=_naming(elsewhere))
     await it.handle("hub")
+    await it.handle_elsewhere("far", elsewhere)
     secret, where = f"{it.cluster.name}-kubeconfig", it.cluster.namespace
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(it.manager())
         await it.until_handle("hub", _held, "held")
+        await it.until_handle("far", _held, "held", namespace=elsewhere)
         await until(it.client, SECRETS, secret, _held, "held", namespace=where)
         await it.cluster.delete()
         await it.cluster.teardown(lambda one: one.phase is Phase.HELD and bool(one.status.blockers), "held at apps")
         # While the teardown runs, nothing is let go.
         assert _held(await it.client.get(DEPLOYMENTS, "hub", namespace=where))
+        assert _held(await it.client.get(DEPLOYMENTS, "far", namespace=elsewhere))
         if end is Phase.COMPLETE:
             await stack.enter_async_context(running_deployer(it.cluster))
         elif end is Phase.RELEASED:
@@ -492,6 +544,7 @@ async def test_handles_and_the_kubeconfig_are_let_go_at_each_end_of_a_teardown(i
             await it.client.patch(CLUSTERS, it.cluster.name, {"metadata": {"finalizers": None}}, namespace=where)
         assert (await it.cluster.ended()).phase is end
         await it.until_handle("hub", lambda one: not _held(one), "free")
+        await it.until_handle("far", lambda one: not _held(one), "free", namespace=elsewhere)
         await until(it.client, SECRETS, secret, lambda one: not _held(one), "free", namespace=where)
     if end is not Phase.TARGET_GONE:
         await it.cluster.let_go()

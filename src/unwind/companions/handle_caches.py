@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.fields import Model
-from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, KubeConfig, SecretKey
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.policies import SourceKind
 from unwind.api.resources import Resource
@@ -27,21 +27,13 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
 
 
-class _SecretRef(Model, frozen=True, kw_only=True):
-    name: str = ""
-
-
-class _KubeConfig(Model, frozen=True, kw_only=True):
-    secret_ref: _SecretRef | None = None
-
-
 class _ClusterRef(Model, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
 
 
 class _Spec(Model, frozen=True, kw_only=True):
-    kube_config: _KubeConfig | None = None
+    kube_config: KubeConfig | None = None
     """Of Flux: the kubeconfig of the cluster that it deploys on."""
     cluster_ref: _ClusterRef | None = None
     """Of a HelmReleaseProxy."""
@@ -53,11 +45,17 @@ class HandleObject(Model, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: _Spec = _Spec()
 
+    @property
+    def secret(self) -> SecretKey | None:
+        """The Secret with the kubeconfig of the cluster that a handle of Flux deploys on; None if it names none."""
+        config = self.spec.kube_config
+        return config.secret_ref if config and config.secret_ref and config.secret_ref.name else None
+
 
 def by_kubeconfig(handle: HandleObject) -> Key | None:
-    """The Cluster whose kubeconfig Secret a handle of Flux uses; None if it deploys elsewhere."""
-    config = handle.spec.kube_config
-    secret = config.secret_ref.name if config and config.secret_ref else ""
+    """The Cluster whose kubeconfig Secret a handle of Flux uses, by the name of the Secret; None if it deploys
+    elsewhere, or uses a copy with another name."""
+    secret = handle.secret.name if handle.secret else ""
     name = secret.removesuffix(KUBECONFIG_SUFFIX)
     return Key(handle.metadata.namespace, name) if name and name != secret else None
 
@@ -89,6 +87,8 @@ class CachedHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: HandleKind
     metadata: ObjectMeta
+    secret: SecretKey | None = None
+    """The Secret with its kubeconfig; None if it names none."""
 
     @property
     def ref(self) -> ObjectRef:
@@ -119,18 +119,25 @@ class HandleCaches(InformerSet):
     def of(self, cluster: Key) -> list[CachedHandle]:
         """The handles that deploy on a Cluster."""
         return [
-            CachedHandle(kind=kind, metadata=handle.metadata)
+            CachedHandle(kind=kind, metadata=handle.metadata, secret=handle.secret)
             for kind, informer in self._handles.items()
             for handle in informer.cache.by("cluster", cluster)
         ]
 
     def clusters(self, finalizer: str) -> set[Key]:
         """The Clusters of the handles with this finalizer."""
+        return self._keys(lambda handle: finalizer in handle.metadata.finalizers)
+
+    def with_kubeconfig(self) -> set[Key]:
+        """The Clusters of the handles that name a kubeconfig, by the names of their Secrets: not all of them exist."""
+        return self._keys(lambda handle: handle.secret is not None)
+
+    def _keys(self, chosen: Callable[[HandleObject], bool]) -> set[Key]:
         return {
             kind.cluster_of(handle) or nowhere(handle)
             for kind, informer in self._handles.items()
             for handle in informer.cache
-            if finalizer in handle.metadata.finalizers
+            if chosen(handle)
         }
 
     def follow(self, changed: Callable[[Key], None]) -> None:
@@ -153,7 +160,7 @@ class HandleCaches(InformerSet):
 
 def _relevant(kind: HandleKind, handle: HandleObject) -> object:
     meta = handle.metadata
-    return meta.uid, meta.finalizers, meta.terminating, kind.cluster_of(handle)
+    return meta.uid, meta.finalizers, meta.terminating, kind.cluster_of(handle), handle.secret
 
 
 def nowhere(handle: HandleObject) -> Key:

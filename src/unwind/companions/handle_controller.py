@@ -3,6 +3,9 @@
 One commit may remove a Cluster and its handles, and a deployer lets go of a handle before its objects are gone. So the
 handles carry our finalizer from the day a policy selects their Cluster. The remover of a step removes it; here it is
 removed where no teardown does, and at each end of a teardown.
+
+Most handles name their Cluster. Those that use a copy of its kubeconfig, in a namespace that a policy names, are joined
+with it as the steps of a teardown are: see `kubeconfig_clusters`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import SET_ASIDE_LABEL, Finalizer
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Effort
+from unwind.companions.kubeconfig_clusters import HandleTargets
 from unwind.companions.policy_reader import labels_of
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -27,11 +31,13 @@ from unwind.members import targets
 from unwind.teardown.records import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from unwind.api.policies import SourceKind
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.companions.handle_caches import CachedHandle, HandleCaches
+    from unwind.companions.kubeconfig_clusters import KubeconfigClusters
     from unwind.companions.policy_reader import ClusterPolicies, Policies, PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
@@ -41,10 +47,16 @@ if TYPE_CHECKING:
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
 
+    _Selected = tuple[AddonTarget, ClusterPolicies]
+
 log = logs.get(__name__)
 
 GRACE = 10.0
 """Seconds after the deletion of a handle in which its Cluster may be deleted, too: one commit removes both."""
+# Seconds after which the Secret with a copied kubeconfig is read again: it is not watched.
+_RECHECK = 300.0
+# The same while it is not known which Cluster it leads to.
+_RETRY = 30.0
 
 
 class HandleController(Controller[Key]):
@@ -60,22 +72,27 @@ class HandleController(Controller[Key]):
         handles: HandleCaches,
         clusters: ClusterCaches,
         policies: Policies,
+        copies: KubeconfigClusters,
         *,
         owner: ShardOwner,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
+        """`copies`: finds the Clusters of handles with a copied kubeconfig."""
         super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
         self._handles = handles
         self._clusters = clusters
         self._policies = policies
+        self._copies = copies
+        self._selected: dict[tuple[SourceKind, str], list[_Selected]] | None = None
+        """The Clusters whose policies name a namespace for a deployer; None if that must be determined again."""
         self._secrets_free: set[str] = set()
         """The uids of Clusters whose Secret was seen without our finalizer, or gone, while they were not held."""
         handles.subscribe(self._enqueue_all)
         handles.follow(self._queue.add)
         clusters.subscribe(self._enqueue_all)
-        clusters.clusters.subscribe(lambda change: self._queue.add(change.key))
+        clusters.clusters.subscribe(self._cluster_changed)
         clusters.teardowns.subscribe(self._teardown_changed)
         policies.follow(self._enqueue_all)
         caches.namespaces.subscribe(self._namespace_changed)
@@ -86,10 +103,27 @@ class HandleController(Controller[Key]):
 
     def _namespace_changed(self, change: Change[Metadata]) -> None:
         # When the caches are filled, everything is queued anyway.
-        if self._caches.settled and labels_of(change.old) != labels_of(change.new):
-            for cluster in self._clusters.clusters.all():
-                if cluster.metadata.namespace == change.key.name:
-                    self._queue.add(Key(cluster.metadata.namespace, cluster.metadata.name))
+        if not self._caches.settled or labels_of(change.old) == labels_of(change.new):
+            return
+        here = [item.metadata for item in self._clusters.clusters.all() if item.metadata.namespace == change.key.name]
+        for meta in here:
+            self._queue.add(Key(meta.namespace, meta.name))
+        if here:
+            self._selection_changed()
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        self._queue.add(change.key)
+        if _relevant(change.old) != _relevant(change.new):
+            self._selection_changed()
+
+    def _selection_changed(self) -> None:
+        """Look again at the handles whose Cluster is not known by name: it may be any."""
+        self._selected = None
+        # When the caches are filled, everything is queued anyway.
+        if self._clusters.clusters.settled:
+            for key in self._handles.with_kubeconfig():
+                if self._clusters.clusters.get(key) is None:
+                    self._queue.add(key)
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         teardown = change.new or change.old
@@ -103,10 +137,11 @@ class HandleController(Controller[Key]):
                 self._queue.add(key)
 
     def _enqueue_all(self) -> None:
+        self._selected = None
         clusters = {Key(item.metadata.namespace, item.metadata.name) for item in self._clusters.clusters.all()}
         # Of Clusters that are gone: their handles, and their Secrets by their records.
         records = {target_of(item) for item in self._clusters.teardowns.cache if _is_of_cluster(item)}
-        for key in clusters | records | self._handles.clusters(Finalizer.HANDLE):
+        for key in clusters | records | self._handles.clusters(Finalizer.HANDLE) | self._handles.with_kubeconfig():
             self._queue.add(key)
 
     def _describe(self, key: Key) -> dict[str, str]:
@@ -122,13 +157,12 @@ class HandleController(Controller[Key]):
         if cluster is None or cluster.metadata.terminating:
             if cluster is None and key.name and not await self._is_gone(key):
                 return None  # the cache gets an event
-            await self._let_go_all(key, cluster)
-            return None
+            return await self._let_go_all(key, cluster)
         target = targets.of_capi(cluster)
         found = self._policies.known(target)
         again = [await self._look(key, handle, target, found) for handle in self._handles.of(key)]
         await self._hold_secret(target, wanted=bool(found.policies))
-        return min((seconds for seconds in again if seconds is not None), default=None)
+        return _soonest(again)
 
     def _is_running(self, key: Key, cluster: Cluster | None) -> bool:
         """Whether a teardown of this Cluster has not ended, or not begun."""
@@ -161,18 +195,95 @@ class HandleController(Controller[Key]):
             if has is not wanted:
                 await self._set(handle, wanted=wanted)
             return None
-        if not has or set(meta.finalizers) != {Finalizer.HANDLE.value}:
+        if not _is_done(handle):
             return None  # its deployer is at work
         # It was deleted in normal operation, or the deletion of its Cluster comes next.
-        if wanted and meta.deletion_timestamp:
-            left = (meta.deletion_timestamp + timedelta(seconds=GRACE) - self._clock.now()).total_seconds()
-            if left > 0:
+        if wanted:
+            if (left := self._grace(meta)) > 0:
                 return left
             if await self._is_terminating(target):
                 return None  # the cache gets an event
         await self._set(handle, wanted=False)
         log.info("handle released", object=str(handle.ref), cluster=str(key))
         return None
+
+    def _grace(self, meta: ObjectMeta) -> float:
+        """The seconds in which the Cluster of a handle that is being deleted may be deleted, too."""
+        deleted = meta.deletion_timestamp
+        return (deleted + timedelta(seconds=GRACE) - self._clock.now()).total_seconds() if deleted else 0.0
+
+    # Handles with a copied kubeconfig
+
+    async def _look_by_kubeconfig(self, handle: CachedHandle) -> float | None:
+        """Hold a handle whose Cluster is known by its kubeconfig only, or let go of it. Unknown changes nothing."""
+        meta, has = handle.metadata, Finalizer.HANDLE in handle.metadata.finalizers
+        if has and is_step(meta.uid, self._clusters.teardowns.cache):
+            return None  # its teardown needs the finalizer, and removes it
+        selected = self._selecting(handle)
+        if not selected and not has:
+            return None
+        found = await self._targets(handle, selected)
+        possible = (*found.known, *found.unknown)
+        if not meta.terminating:
+            await self._hold(handle, found)
+            return (_RETRY if found.unknown else _RECHECK) if selected else None
+        if not _is_done(handle):
+            return None  # its deployer is at work, or it is not held
+        if any(target.terminating for target in possible):
+            # Its teardown makes it a step. While it is there, nothing creates it again, so it waits for the end of its
+            # Cluster, too.
+            return None
+        if possible:
+            if (left := self._grace(meta)) > 0:
+                return left
+            for target in possible:
+                if await self._is_terminating(target):
+                    return None  # the cache gets an event
+        await self._let_go(handle)
+        log.info("handle released", object=str(handle.ref))
+        return None
+
+    async def _hold(self, handle: CachedHandle, found: HandleTargets) -> None:
+        """Hold a handle that is not being deleted, or let go of it."""
+        has = Finalizer.HANDLE in handle.metadata.finalizers
+        if not has and any(not target.terminating for target in found.known):
+            await self._set(handle, wanted=True)
+        if has and not any(self._may_need(target) for target in (*found.known, *found.unknown)):
+            await self._let_go(handle)
+
+    async def _let_go(self, handle: CachedHandle) -> None:
+        # Clusters were asked meanwhile, which may take a while.
+        if not is_step(handle.metadata.uid, self._clusters.teardowns.cache):
+            await self._set(handle, wanted=False)
+
+    def _may_need(self, target: AddonTarget) -> bool:
+        """Whether the deletion of a Cluster is still to come, or runs."""
+        key = Key(target.ref.namespace, target.ref.name)
+        return not target.terminating or self._is_running(key, self._clusters.clusters.get(key))
+
+    async def _targets(self, handle: CachedHandle, selected: Sequence[_Selected]) -> HandleTargets:
+        """The Clusters that a handle may deploy on, and whose policies make it a step."""
+        if handle.secret is None:
+            return HandleTargets()
+        wanting = [
+            target
+            for target, found in selected
+            if (decision := found.about(handle.ref, handle.kind.source, on_member=False))
+            and decision.effort is not Effort.LEAVE
+        ]
+        return await self._copies.of(handle.metadata.namespace, handle.secret, wanting)
+
+    def _selecting(self, handle: CachedHandle) -> Sequence[_Selected]:
+        """The Clusters whose policies name the namespace of a handle. Nothing is deployed on one that is not ready."""
+        if self._selected is None:
+            self._selected = {}
+            ready = (target for target in map(targets.of_capi, self._clusters.clusters.all()) if target.ready)
+            for target in ready:
+                found = self._policies.known(target)
+                for source in found.sources:
+                    for namespace in found.namespaces(source):
+                        self._selected.setdefault((source, namespace), []).append((target, found))
+        return self._selected.get((handle.kind.source, handle.metadata.namespace), ())
 
     async def _is_terminating(self, target: AddonTarget) -> bool:
         ref, resource = target.ref, self._clusters.clusters.resource
@@ -182,17 +293,23 @@ class HandleController(Controller[Key]):
             return True
         return found.metadata.terminating or found.metadata.uid != ref.uid
 
-    async def _let_go_all(self, key: Key, cluster: Cluster | None) -> None:
+    async def _let_go_all(self, key: Key, cluster: Cluster | None) -> float | None:
+        """Let go of the handles of a Cluster that is gone, or whose teardown has ended. If no Cluster has this name,
+        they may use a copy of the kubeconfig of another one."""
+        again: list[float | None] = []
         for handle in self._handles.of(key):
+            if cluster is None and handle.secret:
+                again.append(await self._look_by_kubeconfig(handle))
+                continue
             # A handle that is being deleted when the teardown ends waits for the end of its Cluster: while it is there,
             # nothing creates it again.
             held = Finalizer.HANDLE in handle.metadata.finalizers and not (cluster and handle.metadata.terminating)
             if held and not is_step(handle.metadata.uid, self._clusters.teardowns.cache):
                 await self._set(handle, wanted=False)
-        if not key.name:
-            return
-        target = targets.of_capi(cluster) if cluster else targets.of_gone(targets.capi_ref(*key, ""))
-        await self._hold_secret(target, wanted=False)
+        if key.name:
+            target = targets.of_capi(cluster) if cluster else targets.of_gone(targets.capi_ref(*key, ""))
+            await self._hold_secret(target, wanted=False)
+        return _soonest(again)
 
     async def _set(self, handle: CachedHandle, *, wanted: bool) -> None:
         await set_finalizer(self._client, handle.kind.resource, handle.metadata, Finalizer.HANDLE, wanted=wanted)
@@ -213,6 +330,21 @@ class HandleController(Controller[Key]):
             await set_finalizer(self._client, SECRETS, meta, Finalizer.HANDLE, wanted=wanted)
         if not wanted and uid:
             self._secrets_free.add(uid)
+
+
+def _is_done(handle: CachedHandle) -> bool:
+    """Whether only our finalizer is left on a handle."""
+    return set(handle.metadata.finalizers) == {Finalizer.HANDLE.value}
+
+
+def _soonest(times: Iterable[float | None]) -> float | None:
+    return min((seconds for seconds in times if seconds is not None), default=None)
+
+
+def _relevant(cluster: Cluster | None) -> object:
+    """What decides whether a handle with a copied kubeconfig is held for a Cluster."""
+    meta = cluster.metadata if cluster else None
+    return cluster and meta and (meta.uid, meta.labels, meta.terminating, cluster.reachable_once)
 
 
 def is_step(uid: str, teardowns: Iterable[Teardown]) -> bool:

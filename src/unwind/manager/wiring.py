@@ -58,6 +58,7 @@ from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
@@ -568,6 +569,7 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
                         handles,
                         shared.caches,
                         shared.policies,
+                        KubeconfigClusters(client, shared.members, clock=clock),
                         owner=owner,
                         metrics=metrics,
                         clock=clock,

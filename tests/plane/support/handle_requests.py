@@ -14,6 +14,7 @@ from unwind.clock import SYSTEM
 from unwind.companions.handle_caches import HANDLES, HandleCaches
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
+from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.install.running_managers import running_managers
 from unwind.kube.metrics import Metrics
@@ -50,7 +51,17 @@ async def handle_manager(
             caches,
             policy_caches,
             handles,
-            HandleController(own, policy_caches, handles, caches, reader, owner=owner, metrics=metrics, clock=SYSTEM),
+            HandleController(
+                own,
+                policy_caches,
+                handles,
+                caches,
+                reader,
+                KubeconfigClusters(own, deps.members, clock=SYSTEM),
+                owner=owner,
+                metrics=metrics,
+                clock=SYSTEM,
+            ),
             RequestController(
                 own,
                 caches,

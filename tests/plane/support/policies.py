@@ -18,6 +18,7 @@ from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CUSTOM_RESOURCE_DEFINITIONS,
+    SECRETS,
     Resource,
 )
 from unwind.api.rights import HOME, Right
@@ -25,9 +26,10 @@ from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.force_release_review import ReleaseReview
-from unwind.companions.handle_caches import HandleCaches, HandleKind, by_cluster_ref
+from unwind.companions.handle_caches import HandleCaches, HandleKind, by_cluster_ref, by_kubeconfig
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 LABEL = "policies.example.dev/cluster"
 DEPLOYMENTS = Resource("deployer.example.dev", "v1", "handles", "Handle")
 """Handles of the example deployer on the management cluster."""
+COPY = "copied"
+"""The Secret with a copy of the kubeconfig in another namespace."""
 
 
 class MemberDeployer(ExampleDeployer):
@@ -174,8 +178,33 @@ class PolicyScene:
         }
         return await self.client.create(DEPLOYMENTS, body)
 
-    async def until_handle(self, name: str, state: Callable[[Object | None], bool], called: str) -> None:
-        await until(self.client, DEPLOYMENTS, name, state, called, namespace=self.cluster.namespace)
+    async def until_handle(
+        self, name: str, state: Callable[[Object | None], bool], called: str, *, namespace: str = ""
+    ) -> None:
+        await until(self.client, DEPLOYMENTS, name, state, called, namespace=namespace or self.cluster.namespace)
+
+    async def elsewhere(self) -> str:
+        """Another namespace, with a copy of the kubeconfig."""
+        namespace = f"{self.cluster.namespace}-elsewhere"
+        await self.cluster.management.create_namespace(namespace)
+        await self.copy_kubeconfig(namespace, COPY, (await self.cluster.secret())["data"])
+        return namespace
+
+    async def copy_kubeconfig(self, namespace: str, name: str, data: Object) -> None:
+        """A Secret with a kubeconfig, as users write it."""
+        meta = {"name": name, "namespace": namespace}
+        secret = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "data": data}
+        await self.client.create(SECRETS, secret)
+
+    async def handle_elsewhere(self, name: str, namespace: str, *, secret: str = COPY, **spec: Any) -> Object:
+        """A handle that names its cluster by a copied kubeconfig."""
+        body: Object = {
+            "apiVersion": DEPLOYMENTS.api_version,
+            "kind": DEPLOYMENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"kubeConfig": {"secretRef": {"name": secret}}, **spec},
+        }
+        return await self.client.create(DEPLOYMENTS, body)
 
     @asynccontextmanager
     async def manager(
@@ -190,7 +219,11 @@ class PolicyScene:
             profiles = AddonCaches(own) if addons else None
             caches = profiles or ClusterCaches(own, sveltos_clusters=False)
             policy_caches = PolicyCaches(own)
-            kind = HandleKind(source=SourceKind.FLUX, resource=DEPLOYMENTS, cluster_of=by_cluster_ref)
+            kind = HandleKind(
+                source=SourceKind.FLUX,
+                resource=DEPLOYMENTS,
+                cluster_of=lambda one: by_cluster_ref(one) or by_kubeconfig(one),
+            )
             handles = HandleCaches(own, [kind])
             running = {SourceKind.FLUX, *([SourceKind.HELM] if helm else []), *([SourceKind.PROFILE] if addons else [])}
             reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=running)
@@ -229,7 +262,15 @@ class PolicyScene:
                         clock=SYSTEM,
                     ),
                     HandleController(
-                        own, policy_caches, handles, caches, reader, owner=owner, metrics=metrics, clock=SYSTEM
+                        own,
+                        policy_caches,
+                        handles,
+                        caches,
+                        reader,
+                        KubeconfigClusters(own, deps.members, clock=SYSTEM),
+                        owner=owner,
+                        metrics=metrics,
+                        clock=SYSTEM,
                     ),
                 )
                 async with running_components(parts):
