@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.e2e.cluster_costs import FEATURES, GATES, CostScene
 from tests.e2e.gated_clusters import grounds, new_namespace
 from tests.eventually import eventually
+from unwind.api.names import Reason
 from unwind.api.unwind import Gate, Phase
 from unwind.local import companions, tools
 from unwind.local.cluster import ALL_RIGHTS
@@ -67,9 +68,9 @@ async def test_a_cluster_that_is_cut_off_for_a_minute_is_held_until_it_is_known_
         assert scene.gone_at() == []
         held = await cluster.teardown(lambda it: True)
         assert held.phase is Phase.HELD
-        print(f"{gate.value}: {held.status.blocked_by}")
-        for blocker in held.status.blockers:
-            print("  ", blocker.step, blocker.object, blocker.reason, blocker.message)
+        [first, *_] = held.status.blockers
+        assert (first.reason, first.object.kind) == (Reason.UNREACHABLE, "Cluster")
+        assert held.status.blocked_by.startswith(f"{first.object} does not answer: ")
 
         proxy.reopen()
         await cluster.until_gone()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.plane.support.cluster_teardowns import manager, scene
 from tests.plane.support.controllers import HOLD
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, ConditionType, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import Phase, Teardown
+from unwind.clock import SYSTEM
+from unwind.kube import kubeconfig
 from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
+from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from unwind.local.plane import Plane
@@ -139,6 +143,42 @@ async def test_the_target_that_vanishes_ends_the_teardown(plane: Plane, namespac
     assert inventory
     assert all(entry.ledger and entry.ledger.reason == "TargetGone" for entry in inventory.spec.entries.values())
     await it.unblock()
+
+
+def unreachable(teardown: Teardown) -> bool:
+    return meta.is_true(teardown.status.conditions, ConditionType.UNREACHABLE)
+
+
+async def test_a_member_that_is_cut_off_during_a_removal_is_the_first_blocker_until_it_answers_again(
+    plane: Plane, namespace: str
+) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("held", finalizers=(HOLD,))
+    way = kubeconfig.load(it.member.kubeconfig)
+    async with Proxy(way.server) as proxy:
+        await it.lead_to(msgspec.structs.replace(way, server=proxy.url))
+        async with manager(it.client, clock=SYSTEM):
+            await it.delete()
+            before = await it.teardown(
+                lambda one: len(one.status.blockers) == 3 and all(item.actor for item in one.status.blockers), "blocked"
+            )
+            proxy.close()
+            cut_off = await it.teardown(unreachable, "cut off")
+            [first, *others] = cut_off.status.blockers
+            assert (first.object.kind, first.object.name, first.reason) == ("Cluster", it.name, "Unreachable")
+            assert first.actor == "the administrator of the member cluster"
+            assert first.since
+            assert first.since >= max(item.since for item in before.status.blockers if item.since)
+            assert cut_off.status.blocked_by.startswith(f"Cluster {namespace}/{it.name} does not answer: ")
+            assert cut_off.status.blocked_by.endswith(" and 3 more")
+            # What was known about the objects is not forgotten.
+            assert tuple(others) == before.status.blockers
+            proxy.reopen()
+            back = await it.teardown(lambda one: not unreachable(one), "back")
+            assert back.status.blockers == before.status.blockers
+            await it.unblock()
+            assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
 
 
 def overdue(teardown: Teardown) -> bool:

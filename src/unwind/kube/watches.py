@@ -171,6 +171,7 @@ class _Followed:
         if isinstance(error, UnwindError):
             self._trouble = error
             self._news.set()
+            self._watches.interrupt()
         self._watches.troubled(error)
 
     def enter(self, one: Absence | Changes) -> None:
@@ -241,6 +242,7 @@ class Watches:
         self.tasks = asyncio.TaskGroup()
         self.probe = Probe(client, clock=clock)
         self._followed: dict[Resource, _Followed] = {}
+        self._interrupted = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.tasks.__aenter__()
@@ -287,6 +289,15 @@ class Watches:
         found = await self.client.cluster_uid()
         if found != self.cluster:
             raise AnotherClusterError(self.client.connection.server, found=found, expected=self.cluster)
+
+    async def until_interrupted(self) -> None:
+        """Return when a watch fails the next time. It retries by itself, and its subscriptions are not told: they would
+        have to subscribe again. Each retry that fails counts."""
+        await self._interrupted.wait()
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+        self._interrupted = asyncio.Event()
 
     def forget(self, followed: _Followed) -> None:
         if self._followed.get(followed.resource) is followed:

@@ -11,7 +11,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.context import Resolver
 from unwind.kube.discovery import Discovery
-from unwind.kube.errors import AnotherClusterError
+from unwind.kube.errors import AnotherClusterError, ApiError, UnreachableError
 from unwind.kube.watches import Watches
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.clock import Clock
+    from unwind.errors import UnwindError
     from unwind.kube.client import Client
 
 
@@ -91,3 +92,10 @@ class Member:
         if found != self.system_uid:
             raise AnotherClusterError(f"the address of {self.ref}", found=found, expected=self.system_uid)
         return asked
+
+
+def unreachable(ref: ObjectRef, error: UnwindError) -> UnreachableError:
+    """The error of a member that does not answer. `ref`: the object that represents it."""
+    # The server may have answered but refused: an expired token, a user without permissions.
+    how = "refused access" if isinstance(error, ApiError) else "does not answer"
+    return UnreachableError(f"{ref} {how}: {error}")

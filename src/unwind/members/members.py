@@ -18,7 +18,7 @@ from unwind.kube import fencing
 from unwind.kube.client import Client
 from unwind.kube.errors import AnotherClusterError, ApiError, UnreachableError
 from unwind.members import credentials
-from unwind.members.member import RECENT, Member
+from unwind.members.member import RECENT, Member, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -194,7 +194,7 @@ class Members:
             # The next user must check the identity again.
             shared.outdated = True
             self._forget(shared)
-            raise _told(ref, error) from error
+            raise unreachable(ref, error) from error
 
     def _left(self, shared: _Shared) -> None:
         if shared.users or shared.over.is_set():
@@ -252,7 +252,7 @@ class Members:
             try:
                 system_uid = await client.cluster_uid()
             except UnwindError as error:
-                raise _told(target.ref, error) from error
+                raise unreachable(target.ref, error) from error
             # From now on only this cluster is accepted, whatever else is behind that address.
             client.pin(system_uid)
             member = Member(
@@ -274,9 +274,3 @@ class Members:
 def _digest(way: ClusterConnection) -> str:
     """A key of a connection: address, CA and credentials."""
     return hashlib.sha256(msgspec.json.encode(way, order="sorted")).hexdigest()
-
-
-def _told(ref: ObjectRef, error: UnwindError) -> UnreachableError:
-    # The server may have answered but refused: an expired token, a user without permissions.
-    how = "refused access" if isinstance(error, ApiError) else "does not answer"
-    return UnreachableError(f"{ref} {how}: {error}")

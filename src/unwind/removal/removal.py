@@ -26,7 +26,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.members.contents import Content
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
-from unwind.removal import empty_namespaces, foreign_content, volume_claims
+from unwind.removal import empty_namespaces, foreign_content, outages, volume_claims
 from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.helm_releases import has_a_say, keep_taken, last_first
@@ -35,7 +35,7 @@ from unwind.removal.step_reader import Served, StepSurvey
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
     from datetime import datetime
 
     from unwind.api.annotation_values import VolumePolicy
@@ -156,6 +156,8 @@ class Removal:
             take_along=take_along,
         )
         self._doubts: dict[ObjectRef, asyncio.Event] = {}
+        self._outage: Failed | None = None
+        """Why the member does not answer at the moment."""
         # Not `member.ref`: objects that lead to the same cluster share one connection.
         cluster = next((chunk.spec.member.object for chunk in self._chunks.values()), member.ref)
         self._protection = ProtectionLink(keep=keep_protected, cluster=cluster, contents=take_along)
@@ -175,9 +177,15 @@ class Removal:
         """The uids of objects that were verified absent."""
         return frozenset(self._removed)
 
+    @property
+    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
+        """What it waits for, by object: also for the member itself while that does not answer."""
+        waits = self.progress.waits
+        return {**waits, self._member.ref: self._outage} if self._outage else waits
+
     async def blockers(self, *, step: str, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
         """What it waits for, each with the reason and who must act. `before`: the blockers in status."""
-        if not (waits := dict(self.progress.waits)):
+        if not (waits := dict(self.waits)):
             return ()
         return await what_blocks(self._member, waits, items(self._chunks.values()), step=step, before=before, now=now)
 
@@ -191,7 +199,10 @@ class Removal:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._notes.run())
+                following = group.create_task(outages.follow(self._member, self._set_outage, clock=self._clock))
                 await self._remove_all()
+                following.cancel()
+                self._outage = None
                 self.progress.over = True
                 self._changed()
                 # If the process is killed before the inventory is deleted, absence is verified again.
@@ -201,6 +212,11 @@ class Removal:
         finally:
             # Breaks reference cycles, so that they are freed at once.
             del self._notes, self._deletions
+
+    def _set_outage(self, outage: Failed | None) -> None:
+        if outage != self._outage:
+            self._outage = outage
+            self._changed()
 
     async def _remove_all(self) -> None:
         everything = [item for item in items(self._chunks.values()) if self._only is None or item.key in self._only]

@@ -189,7 +189,7 @@ class _InventoryRemoval:
         step = self._context.step.name
         found: list[Blocker] = []
         for member, removal, chunks in list(self._removals):
-            if waits := dict(removal.progress.waits):
+            if waits := dict(removal.waits):
                 found += await what_blocks(member, waits, items(chunks), step=step, before=before, now=now)
         return tuple(found)
 
@@ -249,8 +249,8 @@ class _InventoryRemoval:
             passed=len(progress) == self._places and all(item.over or item.passed for item in progress),
         )
         self.waits.clear()
-        for item in progress:
-            self.waits.update(item.waits)
+        for _, removal, _ in self._removals:
+            self.waits.update(removal.waits)
         self._context.changed()
 
 

@@ -244,8 +244,9 @@ class StepRunner:
         """Why each object that it waits for still exists, and who must act. Slow, unless all of it is `known`.
         `before`: the blockers in status."""
         waits = {(self.step.name, ref, what.told): ref for ref, what in self.waits.items()}
-        if waits.keys() <= known.keys():
-            return {key: known[key] for key in waits}
+        # What was found out stays while the member does not answer: it could not be found out again.
+        if waits.keys() <= known.keys() or any(map(_is_unreachable, self.waits.values())):
+            return {key: known[key] for key in waits if key in known}
         found = await self._removal.blockers(before, now) if self._removal else ()
         by_ref = {blocker.object: blocker for blocker in found}
         return {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
@@ -406,11 +407,15 @@ class StepRunner:
     async def _retry(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         def changed() -> None:
             what = self._waits.get(about)
-            if self.step.effort == Effort.LEAVE and isinstance(what, Failed) and what.reason == Reason.UNREACHABLE:
+            if self.step.effort == Effort.LEAVE and _is_unreachable(what):
                 self._reach()
             self._changed()
 
         return await retry_forever(work, waits=self._waits, about=about, clock=self._deps.clock, changed=changed)
+
+
+def _is_unreachable(what: Waiting | Failed | None) -> bool:
+    return isinstance(what, Failed) and what.reason == Reason.UNREACHABLE
 
 
 def _counted(some: Iterable[Item]) -> tuple[int, int]:

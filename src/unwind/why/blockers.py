@@ -50,7 +50,6 @@ _FOR_A_PERSON = frozenset(
     [
         Reason.FINALIZER_NOT_SERVED,
         Reason.API_NOT_SERVED,
-        Reason.UNREACHABLE,
         Reason.UNAUTHENTICATED,
         Reason.UNKNOWN_VALUE,
         Reason.HELD,
@@ -73,10 +72,13 @@ class HoldCause(msgspec.Struct, frozen=True):
 
 
 def urgency(reason: str, actor: str) -> int:
-    """Sort key of a blocker: 0 if a user must act, 2 if it is only being deleted, 1 otherwise."""
-    if reason in _FOR_A_PERSON or actor.startswith(_UNSERVED):
+    """Sort key of a blocker: 1 if a user must act, 3 if it is only being deleted, 2 otherwise. 0 if the cluster does
+    not answer: all that is known about it may be old."""
+    if reason == Reason.UNREACHABLE:
         return 0
-    return 2 if reason == Reason.DELETING else 1
+    if reason in _FOR_A_PERSON or actor.startswith(_UNSERVED):
+        return 1
+    return 3 if reason == Reason.DELETING else 2
 
 
 def actor_of(reason: str) -> str:

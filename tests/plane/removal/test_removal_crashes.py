@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.plane.support.removals import (
+    CLUSTER,
     RemovalLog,
     RemovalScene,
     everything_by,
@@ -155,6 +156,7 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
         running = tasks.create_task(removal.run())
         await told.until("waits for finalizers example.dev/hold")
         proxy.close()
+        await told.until(f"{CLUSTER} does not answer: ", proxy.url)
         # What was waited for happens while nobody can hear it.
         await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
         await object_watch.until_absent(scene.client, CONFIG_MAPS, "held", namespace=room)
@@ -163,6 +165,7 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
         await running
     assert removal.progress.removed == 52
     assert held.uid in removal.removed
+    assert removal.waits == {}
 
 
 async def test_a_member_that_is_away_from_the_start_is_told_of(scene: RemovalScene, room: str) -> None:

@@ -82,7 +82,7 @@ class RemovalLog:
 
     def words(self) -> list[str]:
         assert self.removal
-        waits = self.removal.progress.waits.values()
+        waits = self.removal.waits.values()
         return [wait.reason if isinstance(wait, Waiting) else wait.message for wait in waits]
 
     async def until(self, *parts: str) -> str:

@@ -208,6 +208,15 @@ def test_a_blocker_that_needs_a_person_comes_first() -> None:
     assert [item.object.name for item in found] == ["3", "2", "1"]
 
 
+def test_a_cluster_that_does_not_answer_comes_before_what_was_known_of_its_objects() -> None:
+    cluster = ObjectRef(kind="Cluster", namespace="fleet", name="prod", uid="prod")
+    away = StepWait(object=cluster, message="no answer", failed=True, reason="Unreachable")
+    held_up = ObjectRef(version="v1", kind="ConfigMap", namespace="a", name="1", uid="1")
+    seen = {held_up: held("backup.other.dev/last-backup")}
+    found = blockers([told(held_up), away], seen=seen, now=NOW)
+    assert [item.reason for item in found] == ["Unreachable", "Finalizer"]
+
+
 @pytest.mark.parametrize(
     ("wait", "facts", "reason", "message", "actor"),
     [
