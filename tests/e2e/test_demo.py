@@ -25,6 +25,11 @@ def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
     assert running.returncode == 0, text
     assert "\x1b" not in text  # a pipe gets plain lines
 
+    # How to see it in a browser is told before anything is deleted.
+    invited = re.search(r"^  \S*unwind dashboard --kubeconfig \S+$", text, re.MULTILINE)
+    assert invited
+    assert invited.start() < text.index("kubectl delete clusters.cluster.x-k8s.io")
+
     # What is protected was not deleted, and the words are those that people search for.
     assert "forbidden by ResourcesProtectionDeletion for policy.kruise.io/delete-protection=Always" in text
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
 import sys
 import time
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -59,6 +62,23 @@ def say(console: Console, line: str) -> None:
     said = Table.grid(padding=(0, 1, 0, 0))
     said.add_row(Text("  ✓", style="green"), Text(line))
     console.print(said, soft_wrap=False)
+
+
+def invite(console: Console, kubeconfig: Path) -> None:
+    """Print the command that shows the demo in a browser, as it works in another terminal."""
+    command = f"{own_command()} dashboard --kubeconfig {shlex.quote(str(kubeconfig))}"
+    console.print(
+        Text.assemble("\nTo follow the deletion in a browser, run in another terminal:\n  ", (command, "bold"))
+    )
+
+
+def own_command() -> str:
+    """How a shell in the current directory starts this program."""
+    program = Path(sys.argv[0])
+    found = shutil.which(program.name)
+    if found and Path(found).resolve() == program.resolve():
+        return program.name
+    return shlex.quote(str(program))
 
 
 def hook_message(cluster: Object | None) -> str:

@@ -14,7 +14,7 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.concurrency import to_tell
 from unwind.demo import scenario
-from unwind.demo.show import Show, follow, heading, release, say, summary, typed
+from unwind.demo.show import Show, follow, heading, invite, release, say, summary, typed
 from unwind.demo.stage import set_up
 from unwind.errors import UnwindError
 
@@ -45,6 +45,7 @@ async def _tell(console: Console, progress: ProgressListener, *, ask: bool, keep
         cluster = await stage.cluster()
         count = await stage.deployed()
         say(console, f"Cluster {_name()} is running with {len(scenario.PROFILES)} add-ons ({count} objects)")
+        invite(console, stage.plane.management.kubeconfig)
         await _refusal(console, stage)
         await _deletion(console, stage, cluster, ask=ask)
         console.print(Text(f"\nTotal time, including setup: {time.monotonic() - began:.0f}s", "bright_black"))
@@ -140,6 +141,7 @@ async def _stay(console: Console, stage: DemoStage) -> None:
         f"export KUBECONFIG={stage.plane.management.kubeconfig}",
         f"unwind plan cluster/{scenario.CLUSTER} -n {scenario.NAMESPACE}",
         _DELETE,
+        "unwind dashboard",
         "unwind status --watch",
         f"unwind why cluster/{scenario.CLUSTER} -n {scenario.NAMESPACE}",
         "unwind ledger",
