@@ -66,7 +66,9 @@ def picture_css() -> str:
 class Pages:
     """Renders the parts of the pages."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        """`options`: for printed commands, which select the cluster if it is not the default."""
+        self._options = options
         self._environment = Environment(
             loader=PackageLoader("unwind.dashboard"),
             autoescape=True,
@@ -124,7 +126,7 @@ class Pages:
                 blockers=blockers,
                 # What is explained below changes with the blockers, and not with each object that is gone.
                 signature="|".join(sorted(f"{one.object.uid}{one.object}{one.reason}" for one in blockers)),
-                command=f"unwind why teardown/{teardown.metadata.name}",
+                command=" ".join(("unwind why", f"teardown/{teardown.metadata.name}", *self._options)),
             ),
         }
         if plan and plan.steps:

@@ -88,7 +88,7 @@ class Dashboard:
         self._kubectl = kubectl
         self._home = home
         self._exchanged = exchanged
-        self._pages = Pages()
+        self._pages = Pages(kubectl.options)
         self._actions = Actions(client, home=home)
         self._heavy = asyncio.Semaphore(_AT_ONCE)
 

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -312,3 +313,12 @@ def test_the_ledger_is_filtered_by_cluster_person_reason_and_words() -> None:
     ):
         found = wanted.selected(whole)
         assert (len(found.left), len(found.released)) == (expected, releases), wanted
+
+
+def test_the_command_to_copy_is_for_the_cluster_that_the_page_shows() -> None:
+    item = teardown(phase="Held")
+    plain, chosen = Pages(), Pages(("--kubeconfig", "'/my files/config'", "--context", "prod"))
+    command = f"unwind why teardown/{item.metadata.name}"
+    assert f">{command}</code>" in plain.teardown(item)["blockers"]
+    shown = unescape(chosen.teardown(item)["blockers"])
+    assert f">{command} --kubeconfig '/my files/config' --context prod</code>" in shown
