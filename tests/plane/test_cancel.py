@@ -16,6 +16,7 @@ from tests.plane.support.controllers import HOLD, running_components
 from tests.plane.support.requested_deletions import (
     Command,
     Room,
+    User,
     allowed,
     manager,
     own_namespace,
@@ -23,15 +24,22 @@ from tests.plane.support.requested_deletions import (
     user,
 )
 from tests.plane.support.transports import Delay, Life, delayed, mortal
-from unwind.api.names import SCALE_TO_ZERO_ANNOTATION, Finalizer
+from unwind.api.names import (
+    CANCEL_REASON_ANNOTATION,
+    CANCEL_REASON_BY_ANNOTATION,
+    SCALE_TO_ZERO_ANNOTATION,
+    Finalizer,
+)
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, STATEFUL_SETS
 from unwind.api.rights import Right
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
-from unwind.errors import UnwindError
+from unwind.cli.cancel import request_cancellation
+from unwind.errors import UnwindError, UsageError
 from unwind.kube import object_watch
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
+from unwind.teardown.requests import whoami
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -295,6 +303,102 @@ async def test_the_requester_and_users_who_may_delete_the_target_may_cancel(room
         await object_watch.until_absent(room.client, TEARDOWNS, meta.name)
     for name in ("one", "two"):
         await room.let_go(CONFIG_MAPS, name)
+
+
+async def test_the_reason_is_recorded_with_its_author(room: Room, command: Command, home: str) -> None:
+    await room.config_map("settings", finalizers=[HOLD])
+    await room.ask(NAMESPACES, room.name, "namespace")
+    recorder = Recorder(room.client, instance="test")
+    async with (
+        manager(room.client, home, recorder=recorder),
+        running_components((recorder,)),
+        asyncio.TaskGroup() as group,
+    ):
+        await held(room)
+        cancelled = group.create_task(room.teardown(lambda it: it.phase is Phase.CANCELLED, "cancelled"))
+        with pytest.raises(UsageError, match="--reason is empty"):
+            await command.cancel(f"Namespace/{room.name}", reason=" ")
+        told = " ".join((await command.cancel(f"Namespace/{room.name}", reason="wrong\n namespace")).split())
+        assert "the reason is not recorded" not in told
+        status = (await cancelled).status
+
+        async def reported() -> list[Any]:
+            events = await room.client.list(EVENTS)
+            return [it for it in events if it["reason"] == "DeletionCancelled" and it["regarding"]["name"] == room.name]
+
+        [event, *_] = await eventually(reported, "an Event on the target")
+    assert status.cancelled
+    assert (status.cancelled.reason, status.cancelled.by) == ("wrong namespace", await whoami(room.client))
+    said = f"reason given by {status.cancelled.by}: wrong namespace"
+    assert said in told
+    assert said in event["note"]
+    [condition] = [it for it in status.conditions if it.type == "Cancelled"]
+    assert condition.message.endswith(said)
+    [end] = [it for it in status.timeline if it.event == "Finished"]
+    assert (end.reason, end.message, end.by) == ("Cancelled", "wrong namespace", status.cancelled.by)
+    await room.let_go(CONFIG_MAPS, "settings")
+
+
+async def test_a_reason_is_written_only_by_users_who_may_cancel_and_in_their_own_name(room: Room, home: str) -> None:
+    await room.config_map("c", finalizers=[HOLD])
+    here = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]
+    found = await room.ask(CONFIG_MAPS, "c", "c")
+    name, uid = found.metadata.name, found.metadata.uid
+
+    async def write(who: User, annotations: dict[str, str | None]) -> dict[str, str]:
+        written = await who.client.patch(TEARDOWNS, name, {"metadata": {"uid": uid, "annotations": annotations}})
+        return {key: value for key, value in written["metadata"]["annotations"].items() if "cancel-reason" in key}
+
+    def reason(by: str, text: str = "x") -> dict[str, str | None]:
+        return {CANCEL_REASON_ANNOTATION: text, CANCEL_REASON_BY_ANNOTATION: by}
+
+    async with (
+        user(room, "colleague", [CANCELLING], here=here) as colleague,
+        user(room, "stranger", [CANCELLING]) as stranger,
+    ):
+        with pytest.raises(ApiError, match=f"cannot set {CANCEL_REASON_ANNOTATION}"):
+            await write(stranger, reason(stranger.name))
+        refused: list[dict[str, str | None]] = [
+            reason(stranger.name),
+            reason(colleague.name, ""),
+            reason(colleague.name, "x" * 1001),
+            {CANCEL_REASON_ANNOTATION: "x"},
+            {CANCEL_REASON_BY_ANNOTATION: colleague.name},
+        ]
+        for annotations in refused:
+            with pytest.raises(ApiError, match=f"cannot set {CANCEL_REASON_ANNOTATION}"):
+                await write(colleague, annotations)
+        with pytest.raises(ApiError, match="only the manager changes"):
+            await write(colleague, reason(colleague.name) | {"unwind.dev/signature": "home:00"})
+        assert await write(colleague, reason(colleague.name)) == reason(colleague.name)
+        # It stands, and nothing is cancelled by it. Others do not change it, except in their own name.
+        for who, annotations in (
+            (stranger, reason(stranger.name)),
+            (stranger, reason(colleague.name, "y")),
+            (colleague, dict.fromkeys(reason(""))),
+        ):
+            with pytest.raises(ApiError, match=f"cannot set {CANCEL_REASON_ANNOTATION}"):
+                await write(who, annotations)
+        async with manager(room.client, home):
+            running = await room.teardown(lambda it: it.phase is Phase.HELD, "held", target="c")
+            assert not running.metadata.terminating
+            assert running.metadata.annotations[CANCEL_REASON_BY_ANNOTATION] == colleague.name
+            await colleague.client.delete(TEARDOWNS, name, uid=uid)
+            await object_watch.until_absent(room.client, TEARDOWNS, name)
+    await room.let_go(CONFIG_MAPS, "c")
+
+
+async def test_without_the_right_to_record_the_reason_the_deletion_is_cancelled(room: Room, home: str) -> None:
+    await room.config_map("c")
+    found = await room.ask(CONFIG_MAPS, "c", "c")
+    here = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]
+    deleting = CANCELLING | {"verbs": ["delete", "list", "get", "watch"]}
+    async with user(room, "deleter", [deleting], here=here) as deleter:
+        remark = await request_cancellation(deleter.client, found, "the wrong object")
+    assert "the reason is not recorded" in remark
+    assert "cannot patch" in remark
+    await object_watch.until_absent(room.client, TEARDOWNS, found.metadata.name)
+    await assert_kept(room, CONFIG_MAPS, "c")
 
 
 async def test_what_cannot_be_restored_is_named_with_the_command(room: Room, home: str) -> None:

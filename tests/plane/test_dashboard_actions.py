@@ -18,7 +18,12 @@ from tests.plane.support.controllers import HOLD
 from tests.plane.support.dashboards import calling, chromium, dashboard, opened, person, shoot
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
+from unwind.api.names import (
+    CANCEL_REASON_ANNOTATION,
+    CANCEL_REASON_BY_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
+    OWNER_LABEL,
+)
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.unwind import (
@@ -48,7 +53,7 @@ READ = ["get", "list", "watch"]
 VIEW = {"apiGroups": ["unwind.dev"], "resources": ["teardowns", "inventories"], "verbs": READ}
 SEE_CLUSTERS = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": READ}
 PATCH_CLUSTERS = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": ["patch"]}
-DELETE_TEARDOWNS = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete"]}
+DELETE_TEARDOWNS = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete", "patch"]}
 DELETE_CONFIG_MAPS = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}
 
 
@@ -204,7 +209,18 @@ async def test_a_requested_deletion_is_cancelled_after_seeing_what_is_gone(
         await expect(dialog.get_by_role("listitem")).to_have_text([f"ConfigMap {namespace}/there"])
         await dialog.get_by_label("Type the name").fill("shop")
         await dialog.get_by_role("button", name="Cancel the deletion").click()
-        await expect(dialog.get_by_role("status")).to_contain_text("Cancelled.")
+        await expect(dialog.get_by_label("Reason")).to_be_focused()
+        await dialog.get_by_label("Reason").fill("the wrong <b>shop</b>")
+        await dialog.get_by_role("button", name="Cancel the deletion").click()
+        await expect(dialog.get_by_role("status")).to_have_text(
+            f"Cancelled. The manager sends no further DELETE for ConfigMap {namespace}/shop."
+        )
+        # Recorded before the deletion is stopped. The manager takes it from there.
+        ending = await client.get(TEARDOWNS, name, type=Teardown)
+        assert ending.metadata.terminating
+        assert ending.metadata.annotations[CANCEL_REASON_ANNOTATION] == "the wrong <b>shop</b>"
+        assert ending.metadata.annotations[CANCEL_REASON_BY_ANNOTATION] == f"canceller-{namespace}"
+        await client.patch(TEARDOWNS, name, {"metadata": {"finalizers": None}})
         await dialog.get_by_role("button", name="Close").click()
         await expect(page.get_by_text("This Teardown does not exist, or was deleted.")).to_be_visible()
     with pytest.raises(NotFoundError):
@@ -252,6 +268,8 @@ async def requested(plane: Plane, namespace: str) -> tuple[str, str]:
     target = ObjectRef(version="v1", kind="ConfigMap", namespace=namespace, name="shop", uid=made["metadata"]["uid"])
     found = await request(client, target, plural="configmaps", now=datetime.now(UTC))
     name, uid = found.metadata.name, found.metadata.uid
+    # As with the finalizer of the manager, it is still there after its deletion.
+    await client.patch(TEARDOWNS, name, {"metadata": {"finalizers": [HOLD]}})
     entries = {
         state: Entry(
             object=ObjectRef(version="v1", kind="ConfigMap", namespace=namespace, name=state, uid=state), state=recorded

@@ -38,6 +38,8 @@ REQUESTS = {
 }
 # On Unwind's own kinds, and on its Leases.
 OWN_OBJECTS = {
+    names.CANCEL_REASON_ANNOTATION,
+    names.CANCEL_REASON_BY_ANNOTATION,
     names.DEMO_LABEL,
     names.FURTHER_LABEL,
     names.MAX_OBJECTS_ANNOTATION,

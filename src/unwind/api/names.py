@@ -123,6 +123,11 @@ MAX_OBJECTS_ANNOTATION = "unwind.dev/max-objects"
 """On a requested Teardown: refuse it if it would delete more objects than this."""
 RESOURCE_ANNOTATION = "unwind.dev/resource"
 """On a requested Teardown: the plural name of the target's resource, for authorization checks."""
+CANCEL_REASON_ANNOTATION = "unwind.dev/cancel-reason"
+"""On a requested Teardown: why a user cancels the deletion. It is recorded and has no effect: to cancel the deletion,
+delete the Teardown."""
+CANCEL_REASON_BY_ANNOTATION = "unwind.dev/cancel-reason-by"
+"""On a requested Teardown: the user who set `unwind.dev/cancel-reason`. No other value is accepted at admission."""
 DRAIN_RESOURCE = "clusters-drain"
 """Value of `unwind.dev/resource` for a Cluster that is drained and stays. No resource has this name, so that a manager
 that does not know it refuses the request."""

@@ -23,6 +23,8 @@ TIMELINE_SHOWN = 50
 """How many entries of its timeline a Teardown keeps."""
 CANCELLED_SHOWN = 100
 """How many objects of each kind of outcome a cancelled Teardown names."""
+REASON_LENGTH = 1000
+"""How many characters the reason of a release or of a cancellation may have."""
 ENTRIES_IN_A_CHUNK = 500
 
 
@@ -258,7 +260,7 @@ class TimelineEntry(Model, frozen=True, kw_only=True):
         ""
     )
     message: Annotated[str, doc("Details, in one sentence.")] = ""
-    by: Annotated[str, doc("Who released the target, or who had to act.")] = ""
+    by: Annotated[str, doc("Who released the target, who gave the reason, or who had to act.")] = ""
 
 
 _SOME_OBJECTS = {"maxItems": CANCELLED_SHOWN, **ATOMIC}
@@ -268,6 +270,8 @@ class Cancellation(Model, frozen=True, kw_only=True):
     """What a cancelled deletion has done."""
 
     at: Annotated[datetime | None, doc("When the deletion was stopped.")] = None
+    reason: Annotated[str, doc("Why the deletion was cancelled, if a user gave a reason.")] = ""
+    by: Annotated[str, doc("The user who gave the reason. Another user may have deleted the Teardown.")] = ""
     removed: Annotated[int, doc("Number of objects that are gone (verified absent).", minimum=0)] = 0
     deleting: Annotated[
         int, doc("Number of objects that are being deleted. Kubernetes cannot undo that.", minimum=0)

@@ -10,7 +10,8 @@ import msgspec
 from cyclopts import Parameter
 
 from unwind.api.meta import ObjectRef
-from unwind.api.unwind import TEARDOWNS, Cancellation, Cause, Phase, Teardown
+from unwind.api.names import CANCEL_REASON_ANNOTATION, CANCEL_REASON_BY_ANNOTATION
+from unwind.api.unwind import REASON_LENGTH, TEARDOWNS, Cancellation, Cause, Phase, Teardown
 from unwind.cli import console, teardowns
 from unwind.cli.arguments import (
     Context,  # noqa: TC001 - cyclopts reads the annotations
@@ -18,11 +19,12 @@ from unwind.cli.arguments import (
 )
 from unwind.cli.release import RELEASABLE
 from unwind.cli.status import seconds_of
-from unwind.errors import TimedOutError, UnwindError
+from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.teardown import cancellation
+from unwind.teardown.requests import whoami
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +69,10 @@ async def cancel(
     ],
     /,
     *,
+    reason: Annotated[
+        str | None,
+        Parameter(help="Why it is cancelled; recorded with your user name. Requires the right to patch Teardowns."),
+    ] = None,
     namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"], help="The namespace of the target.")] = None,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str, Parameter(help="How long to wait for the manager to stop the deletion, then exit with 3.")
@@ -83,12 +89,18 @@ async def cancel(
     out.
     """
     within = seconds_of(timeout, option="--timeout") or 0.0
+    if reason is not None and not 0 < len(reason.strip()) <= REASON_LENGTH:
+        raise UsageError(
+            f"--reason is empty or longer than {REASON_LENGTH} characters", remedy="state why the deletion is cancelled"
+        )
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-cancel") as client:
         every = teardowns.readable(await teardowns.list_kind(client, TEARDOWNS))
         found = _pick(teardowns.chosen(every, teardown, namespace), teardown, namespace)
         try:
             async with asyncio.timeout(within):
-                last = await _deleted(client, found)
+                if remark := await request_cancellation(client, found, (reason or "").strip()):
+                    console.announce(remark)
+                last = await _until_deleted(client, found)
         except TimeoutError:
             raise TimedOutError(
                 f"timed out after {within:.0f}s waiting for the manager to stop the deletion of {found.spec.title};"
@@ -132,9 +144,11 @@ def _pick(found: Sequence[Teardown], wanted: str, namespace: str | None) -> Tear
     )
 
 
-async def request_cancellation(client: Client, teardown: Teardown) -> None:
-    """Delete the Teardown of a requested deletion. The manager stops it."""
+async def request_cancellation(client: Client, teardown: Teardown, reason: str = "") -> str:
+    """Delete the Teardown of a requested deletion: the manager stops it. Returns why the reason is not recorded, if it
+    is not."""
     meta = teardown.metadata
+    remark = await _record_reason(client, teardown, reason) if reason else ""
     with suppress(NotFoundError):  # another client was faster
         try:
             await client.delete(TEARDOWNS, meta.name, uid=meta.uid)
@@ -143,11 +157,26 @@ async def request_cancellation(client: Client, teardown: Teardown) -> None:
                 f"cannot cancel Teardown {meta.name}: another Teardown has this name now",
                 remedy="look at it with `unwind status`, then run `unwind cancel` again",
             ) from error
+    return remark
 
 
-async def _deleted(client: Client, teardown: Teardown) -> Teardown:
-    """Delete a Teardown, and return its last state when it is gone."""
-    await request_cancellation(client, teardown)
+async def _record_reason(client: Client, teardown: Teardown, reason: str) -> str:
+    """Write the reason into the Teardown; return why that failed, if it did."""
+    meta = teardown.metadata
+    try:
+        written = {CANCEL_REASON_ANNOTATION: reason, CANCEL_REASON_BY_ANNOTATION: await whoami(client)}
+        # With its uid: another Teardown of that name is not changed.
+        await client.patch(TEARDOWNS, meta.name, {"metadata": {"uid": meta.uid, "annotations": written}})
+    except NotFoundError:
+        pass  # another client was faster
+    except UnwindError as error:
+        # Stopping the deletion is more important than its record.
+        return f"the reason is not recorded: {error}"
+    return ""
+
+
+async def _until_deleted(client: Client, teardown: Teardown) -> Teardown:
+    """The last state of a Teardown that is being deleted, when it is gone."""
     meta = teardown.metadata
     # From before the DELETE: no state in between is missed.
     last, since = teardown, meta.resource_version

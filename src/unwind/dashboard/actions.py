@@ -17,7 +17,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import RESOURCE_ANNOTATION
 from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS
-from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.api.unwind import REASON_LENGTH, TEARDOWNS, Teardown
 from unwind.cli import cancel, release
 from unwind.clock import SYSTEM
 from unwind.dashboard.step_objects import ObjectState, step_objects
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 # How long a list that was shown can be confirmed, in seconds, and how many of them.
 _VALID = 900.0
 _OPEN = 64
-_LONGEST_REASON = 1000
 
 
 class Action(StrEnum):
@@ -146,15 +145,16 @@ class Actions:
             raise UsageError(
                 f"cannot {action} {preview.title}: the name is not {preview.confirm!r}", remedy="open it again"
             )
-        if action is Action.CANCEL:
-            await cancel.request_cancellation(self._client, preview.teardown)
-            return f"Cancelled. The manager sends no further DELETE for {preview.title}."
         reason = sent.reason.strip()
-        if not reason or len(reason) > _LONGEST_REASON:
+        if not 0 < len(reason) <= REASON_LENGTH:
             raise UsageError(
-                f"cannot release {preview.title}: the reason is empty or longer than {_LONGEST_REASON} characters",
-                remedy="state why the cluster is released; it is recorded in the ledger",
+                f"cannot {action} {preview.title}: the reason is empty or longer than {REASON_LENGTH} characters",
+                remedy="state why you do this; it is recorded with your user name",
             )
+        if action is Action.CANCEL:
+            remark = await cancel.request_cancellation(self._client, preview.teardown, reason)
+            told = f"Cancelled. The manager sends no further DELETE for {preview.title}."
+            return f"{told} But {remark}." if remark else told
         target = await release.target_of(self._client, preview.teardown)
         remark = await release.request_release(self._client, target, reason)
         return remark or f"Release of {preview.title} requested. The manager records what is left in the ledger."

@@ -253,11 +253,12 @@ def _timeline(teardown: Teardown) -> list[dict[str, Any]]:
             TimelineEvent.FINISHED.value: f"Finished: {entry.reason}",
         }.get(entry.event, entry.event)
         blocked = entry.event == TimelineEvent.BLOCKED
+        explained = entry.event == TimelineEvent.FINISHED and entry.message
         lines.append(
             {
                 "at": entry.at,
                 "what": what,
-                "message": entry.message,
+                "message": f"reason given by {entry.by}: {entry.message}" if explained else entry.message,
                 "lasted": lasted,
                 "since": entry.at if blocked and not entry.until else None,
                 "actor": entry.by if blocked else "",

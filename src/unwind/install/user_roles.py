@@ -27,9 +27,9 @@ ROLES: dict[str, tuple[Right, ...]] = {
         Right(
             unwind.GROUP,
             ("teardowns",),
-            (*READ, "create", "delete"),
+            (*READ, "create", "patch", "delete"),
             why="Requests and cancels deletions: `unwind delete`, `unwind cancel`. Admission also requires the right to"
-            " delete the target.",
+            " delete the target. `patch` is for the reason of a cancellation: admission refuses other changes.",
         ),
         Right(unwind.GROUP, ("inventories",), READ, why="Reads what was deployed and left behind: `unwind ledger`."),
     ),

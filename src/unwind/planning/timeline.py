@@ -154,8 +154,15 @@ def _end(before: TeardownStatus, after: TeardownStatus, now: datetime) -> list[T
             )
         )
     if _finished(after) and not _finished(before):
+        cancelled = after.cancelled
         entries.append(
-            TimelineEntry(at=after.finished_at or now, event=TimelineEvent.FINISHED.value, reason=after.phase)
+            TimelineEntry(
+                at=after.finished_at or now,
+                event=TimelineEvent.FINISHED.value,
+                reason=after.phase,
+                message=cancelled.reason if cancelled else "",
+                by=cancelled.by if cancelled else "",
+            )
         )
     return entries
 

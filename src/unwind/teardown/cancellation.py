@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.unwind import CANCELLED_SHOWN, Cancellation
+from unwind.api.names import CANCEL_REASON_ANNOTATION, CANCEL_REASON_BY_ANNOTATION
+from unwind.api.unwind import CANCELLED_SHOWN, REASON_LENGTH, Cancellation
 from unwind.concurrency import gather_limited
 from unwind.deleters.builtin import replicas_before
 from unwind.inventory.inventories import Item, items
@@ -16,9 +17,10 @@ from unwind.kube.updates import revise
 from unwind.members import contents
 from unwind.members.member import RECENT
 from unwind.removal.step_reader import Served
+from unwind.render.text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
@@ -155,8 +157,30 @@ def cancellation_result(
     )
 
 
+def with_reason(done: Cancellation, annotations: Mapping[str, str]) -> Cancellation:
+    """The result with the reason in the annotations of its Teardown, if there is one (pure).
+
+    A user has written it. It is only recorded and shown.
+    """
+    reason = _one_line(annotations.get(CANCEL_REASON_ANNOTATION, ""))
+    if not reason:
+        return done
+    return msgspec.structs.replace(
+        done, reason=reason, by=_one_line(annotations.get(CANCEL_REASON_BY_ANNOTATION, "")) or "an unknown user"
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(plain(text[:REASON_LENGTH]).split())
+
+
 def message(done: Cancellation) -> str:
-    """What a cancelled deletion has done, in one line (pure)."""
+    """What a cancelled deletion has done, and why it was cancelled, in one line (pure)."""
+    reason = f"; reason given by {done.by}: {done.reason}" if done.reason else ""
+    return f"{_done(done)}{reason}"
+
+
+def _done(done: Cancellation) -> str:
     total = done.removed + done.deleting + done.unknown + done.kept
     if not total:
         return "nothing was deleted"

@@ -20,7 +20,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.api.unwind import Cause, Phase
+from unwind.api.unwind import REASON_LENGTH, Cause, Phase
 from unwind.server.manager_names import MANAGER
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ _IS_HANDLE = " || ".join(
 )
 _MAY_PATCH = _ENTITLED.replace("check('delete')", "check('patch')")
 _FINISHED = [phase.value for phase in Phase if phase.finished]
+_REASON = f"[?'{names.CANCEL_REASON_ANNOTATION}']"
+_REASON_BY = f"[?'{names.CANCEL_REASON_BY_ANNOTATION}']"
 _VARIABLES = {
     "new": "request.operation == 'CREATE'",
     "gone": "request.operation == 'DELETE'",
@@ -76,15 +78,25 @@ _VARIABLES = {
     "resource": f"variables.drains ? '{capi.CLUSTERS.plural}' : variables.said",
     "volumes": f"{_ANNOTATIONS.format('variables.it')}[?'{names.VOLUMES_ANNOTATION}'].orValue('')",
     "asks": "variables.new && variables.requested",
+    # Whoever may delete the target may also keep it.
+    "cancels": f"{_BY.format('variables.it')} == request.userInfo.username"
+    f" || ({_ENTITLED.replace(_TARGET, 'variables.it.spec.target')})",
+    "explains": "request.operation == 'UPDATE' && ("
+    + " || ".join(
+        " != ".join(f"{_ANNOTATIONS.format(it)}{key}" for it in ("object", "oldObject"))
+        for key in (_REASON, _REASON_BY)
+    )
+    + ")",
 }
 
+_OF_CANCELLATIONS = (names.CANCEL_REASON_ANNOTATION, names.CANCEL_REASON_BY_ANNOTATION)
 _OF_REQUESTS = (names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION, names.VOLUMES_ANNOTATION)
 
 
-def _same(field: str) -> str:
-    """CEL: the update changes none of Unwind's own annotations or labels."""
+def _same(field: str, *other: str) -> str:
+    """CEL: the update changes none of Unwind's own annotations or labels, except those with a rule of their own."""
     now, before = field.format("object"), field.format("oldObject")
-    ours = f"k.startsWith('{names.PREFIX}')"
+    ours = f"(k.startsWith('{names.PREFIX}') && !(k in {list(other)}))" if other else f"k.startsWith('{names.PREFIX}')"
     return (
         f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k])) && {before}.all(k, !{ours} || k in {now})"
     )
@@ -156,16 +168,26 @@ _RULES = [
     _rule(
         "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"
         " && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
-        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS)} && {_SAME_FINALIZER})",
+        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS, *_OF_CANCELLATIONS)} && {_SAME_FINALIZER})",
         "'only the manager changes the spec, the ownerReferences, and the labels, annotations and finalizers"
         f" {names.PREFIX}* of a Teardown'",
     ),
     _rule(
+        # The manager records this text with its author, and decides nothing by it.
+        "!variables.explains || (variables.requested && variables.cancels"
+        f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED})"
+        f" && {_ANNOTATIONS.format('object')}{_REASON}.orValue('') != ''"
+        f" && size({_ANNOTATIONS.format('object')}{_REASON}.orValue('')) <= {REASON_LENGTH}"
+        f" && {_ANNOTATIONS.format('object')}{_REASON_BY}.orValue('') == request.userInfo.username)",
+        f"'cannot set {names.CANCEL_REASON_ANNOTATION} of Teardown ' + object.metadata.name + ': it must be an"
+        " unfinished request; the user must be its requester or have the right to delete its target;"
+        f" {names.CANCEL_REASON_BY_ANNOTATION} must be ' + request.userInfo.username + '; and the reason must have 1 to"
+        f" {REASON_LENGTH} characters'",
+    ),
+    _rule(
         # The ledger of objects left behind is stored in inventories that are deleted with the record.
         "!variables.gone || variables.manager"
-        f" || (variables.requested && ({_BY.format('oldObject')} == request.userInfo.username"
-        # Whoever may delete the target may also keep it.
-        f" || ({_ENTITLED.replace(_TARGET, 'oldObject.spec.target')}))"
+        " || (variables.requested && variables.cancels"
         f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED} && oldObject.?status.?left.orValue(0) > 0))",
         "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. '"
         f" + (variables.requested ? 'A request may be cancelled by its requester (' + {_BY.format('oldObject')}"

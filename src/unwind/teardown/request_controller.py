@@ -219,6 +219,7 @@ class RequestController(Controller[Key]):
         except UnwindError as error:
             await self._hold(now, f"cannot cancel yet: {error}", reason=Reason.RESTORING)
             return _REQUEUE
+        done = cancellation.with_reason(done, now.metadata.annotations)
         message = f"cancelled: {cancellation.message(done)}"
         log.info("deletion cancelled", teardown=key.name, target=str(now.spec.target), why=message)
         await self._write_cancelled(now, done, message)

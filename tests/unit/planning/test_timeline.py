@@ -10,6 +10,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.unwind import (
     TIMELINE_SHOWN,
     Blocker,
+    Cancellation,
     Phase,
     Plan,
     Release,
@@ -106,6 +107,13 @@ def test_a_release_is_recorded_with_the_person_and_closes_what_blocked() -> None
     assert [entry.until for entry in status.timeline if entry.event == TimelineEvent.BLOCKED] == [at(91)]
     (entry,) = (entry for entry in status.timeline if entry.event == TimelineEvent.RELEASED)
     assert (entry.at, entry.by, entry.reason, entry.message) == (at(90), "ann", "Forced", "the disk is lost")
+
+
+def test_the_end_of_a_cancelled_deletion_is_recorded_with_the_reason_and_its_author() -> None:
+    cancelled = Cancellation(kept=2, reason="the wrong namespace", by="ann")
+    status = followed(REMOVING, 20, phase=Phase.CANCELLED.value, cancelled=cancelled, finished_at=at(20))
+    (entry,) = (entry for entry in status.timeline if entry.event == TimelineEvent.FINISHED)
+    assert (entry.reason, entry.by, entry.message) == ("Cancelled", "ann", "the wrong namespace")
 
 
 def test_a_status_that_does_not_change_has_the_same_timeline() -> None:

@@ -8,11 +8,22 @@ import msgspec
 import pytest
 
 from unwind.api.meta import ObjectMeta, ObjectRef
-from unwind.api.unwind import CANCELLED_SHOWN, Cancellation, Entry, Phase, Plan, Teardown, TeardownSpec, TeardownStatus
+from unwind.api.names import CANCEL_REASON_ANNOTATION, CANCEL_REASON_BY_ANNOTATION
+from unwind.api.unwind import (
+    CANCELLED_SHOWN,
+    REASON_LENGTH,
+    Cancellation,
+    Entry,
+    Phase,
+    Plan,
+    Teardown,
+    TeardownSpec,
+    TeardownStatus,
+)
 from unwind.cli.cancel import outcome
 from unwind.deleters.builtin import replicas_before
 from unwind.inventory.inventories import Item
-from unwind.teardown.cancellation import ObjectState, Restored, cancellation_result, message
+from unwind.teardown.cancellation import ObjectState, Restored, cancellation_result, message, with_reason
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 TARGET = ObjectRef(version="v1", kind="Namespace", name="shop", uid="ns")
@@ -55,6 +66,27 @@ def test_it_names_some_of_many_objects() -> None:
 
 def test_it_says_if_nothing_was_deleted() -> None:
     assert message(cancellation_result([], Restored(), now=NOW)) == "nothing was deleted"
+
+
+def test_the_reason_is_recorded_with_its_author() -> None:
+    given = {CANCEL_REASON_ANNOTATION: "the wrong namespace", CANCEL_REASON_BY_ANNOTATION: "jane"}
+    done = with_reason(Cancellation(removed=1, kept=2), given)
+    assert (done.reason, done.by, done.kept) == ("the wrong namespace", "jane", 2)
+    assert message(done) == "1 of 3 objects are gone, 2 stay; reason given by jane: the wrong namespace"
+    assert message(with_reason(Cancellation(), given)).startswith("nothing was deleted; reason given by jane: ")
+
+
+@pytest.mark.parametrize("annotations", [{}, {CANCEL_REASON_ANNOTATION: " \n"}, {CANCEL_REASON_BY_ANNOTATION: "jane"}])
+def test_without_a_reason_nobody_is_named(annotations: dict[str, str]) -> None:
+    assert with_reason(Cancellation(kept=1), annotations) == Cancellation(kept=1)
+
+
+def test_the_reason_is_one_line_of_bounded_length() -> None:
+    """The admission policy may be absent: then anything can be in the annotations."""
+    done = with_reason(Cancellation(), {CANCEL_REASON_ANNOTATION: "a\x1b[2J\nb" + "c" * 2 * REASON_LENGTH})
+    assert done.reason.startswith("a [2J bc")
+    assert len(done.reason) <= REASON_LENGTH
+    assert done.by == "an unknown user"
 
 
 @pytest.mark.parametrize(

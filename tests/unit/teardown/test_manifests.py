@@ -31,6 +31,17 @@ def test_every_write_of_a_teardown_is_checked_but_its_status() -> None:
     assert variables["manager"] == BY_MANAGER
 
 
+def test_the_annotations_of_a_request_have_one_rule_each() -> None:
+    policy, _ = REQUESTS.manifests(Setting())
+    expressions = [item["expression"] for item in policy["spec"]["validations"]]
+    # All but the reason of a cancellation are the manager's. Nothing else is excepted.
+    [unchanged] = [it for it in expressions if "object.spec == oldObject.spec" in it]
+    assert unchanged.count("!(k in ['unwind.dev/cancel-reason', 'unwind.dev/cancel-reason-by'])") == 2
+    [explained] = [it for it in expressions if "variables.explains" in it]
+    assert "[?'unwind.dev/cancel-reason-by'].orValue('') == request.userInfo.username" in explained
+    assert "variables.cancels" in explained
+
+
 @pytest.mark.parametrize(
     ("resource", "valid"),
     [
