@@ -170,7 +170,7 @@ def test_the_files_of_the_dashboard_are_in_it(environment: Environment) -> None:
         "home = files('unwind.dashboard')\n"
         "print(json.dumps([file.name for part in ('static', 'templates') for file in (home / part).iterdir()]))"
     )
-    assert {"index.html", "app.js", "app.css", "icon.svg", "row.html"} <= set(msgspec.json.decode(found))
+    assert {"index.html", "app.js", "session.js", "app.css", "icon.svg", "row.html"} <= set(msgspec.json.decode(found))
 
 
 def test_the_documented_example_is_registered_and_keeps_its_promises(environment: Environment, example: Path) -> None:

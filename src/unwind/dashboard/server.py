@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from importlib import resources
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
     from unwind.why.answers import Kubectl
 
 _SHELL = ("/", "/plan", "/stuck", "/ledger", "/teardowns/{name}")
-_STATIC = {
-    "app.js": "text/javascript; charset=utf-8",
-    "app.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
+_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 # Changes come in bursts: a page is sent at most so often.
 _CALM = 0.2
@@ -95,8 +96,7 @@ class Dashboard:
     def app(self, hosts: list[str]) -> Guard:
         static = resources.files("unwind.dashboard") / "static"
         shell = (static / "index.html").read_bytes()
-        files = {name: (static / name).read_bytes() for name in _STATIC}
-        types = _STATIC | {"picture.css": _STATIC["app.css"]}
+        files = {it.name: it.read_bytes() for it in static.iterdir() if PurePath(it.name).suffix in _TYPES}
         files["picture.css"] = picture_css().encode()
 
         async def page(_: Request) -> Response:
@@ -106,7 +106,7 @@ class Dashboard:
             name = request.path_params["name"]
             if name not in files:
                 return Response(status_code=404)
-            return Response(files[name], headers={"Content-Type": types[name]})
+            return Response(files[name], headers={"Content-Type": _TYPES[PurePath(name).suffix]})
 
         routes = [
             *(Route(path, page) for path in _SHELL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,26 @@ async def test_only_what_has_changed_is_sent_and_the_end_is_told(monkeypatch: py
     assert not live._listeners
 
 
+SCRIPTS = {file.name: file.read_text() for file in (Path(server.__file__).parent / "static").glob("*.js")}
+
+
+def test_the_modules_of_the_page_import_what_is_exported() -> None:
+    """Nothing builds them: a name that does not exist would be found by a browser only."""
+    assert "app.js" in SCRIPTS
+    for name, script in SCRIPTS.items():
+        for names, module in re.findall(r'^import \{ (.+) \} from "\./(.+)";$', script, re.MULTILINE):
+            for one in names.split(", "):
+                exported = rf"^export (async )?(function|const|let) {one}\b"
+                assert re.search(exported, SCRIPTS[module], re.MULTILINE), (name, one, module)
+                assert len(re.findall(rf"\b{one}\b", script)) > 1, (name, one)
+        # Relative, from this server only.
+        assert len(re.findall(r"\bimport\b", script)) == len(
+            re.findall(r'^import \{ .+ \} from "\./', script, re.MULTILINE)
+        )
+
+
 def test_the_program_of_the_page_builds_no_markup() -> None:
-    script = (Path(server.__file__).parent / "static" / "app.js").read_text()
+    script = "".join(SCRIPTS.values())
     # Through one policy, from what the server has escaped.
     assert script.count(".innerHTML") == 1
     for forbidden in ("outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "document.cookie"):
