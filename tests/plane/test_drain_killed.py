@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,25 @@ import pytest
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.drains import DrainScene
-from tests.plane.support.killed_managers import progress_signature
-from unwind.api.names import Reason
+from tests.plane.support.killed_managers import Killer, Managers, progress_signature
+from tests.plane.support.requested_deletions import tidy
+from unwind.api.capi import CLUSTERS
+from unwind.api.names import DRAIN_RESOURCE, REQUEST_PREFIX, Reason
 from unwind.api.resources import INGRESSES, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.inventory.inventories import Inventories, items
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
+from unwind.local.cluster import ALL_RIGHTS
+from unwind.members.targets import capi_ref
+from unwind.teardown.requests import request
+from unwind.testing.managers import manager_connection
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.plane.support.killed_managers import Signature
     from unwind.local.plane import Plane
@@ -31,6 +41,9 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 _LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
 # What every manager writes to be one at all, and what it only tells people.
 _NOT_COUNTED = ("/leases", "/events")
+_DRAIN = {"loadBalancers": "Enforce", "exclude": {"matchLabels": {"unwind.dev/keep": "true"}}}
+# The user agent of the manager on members.
+_ON_MEMBERS = "unwind"
 
 
 class Life:
@@ -79,9 +92,9 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "_call", counted)
 
 
-async def _ended(it: DrainScene) -> Teardown | None:
+async def _ended(it: DrainScene, prefix: str = "") -> Teardown | None:
     try:
-        found = msgspec.convert(await it.client.get(TEARDOWNS, it.cluster.uid), Teardown)
+        found = msgspec.convert(await it.client.get(TEARDOWNS, f"{prefix}{it.cluster.uid}"), Teardown)
     except NotFoundError:
         return None
     return found if found.finished else None
@@ -97,8 +110,7 @@ async def test_a_drain_that_is_killed_at_each_write_removes_leaves_and_proves_th
     await it.ingress("web")
     await it.volume("data")
     await it.cluster.add_on("app", objects=1)
-    drain = {"loadBalancers": "Enforce", "exclude": {"matchLabels": {"unwind.dev/keep": "true"}}}
-    await it.policy("prod", drain)
+    await it.policy("prod", _DRAIN)
     await it.cluster.delete()
     killed: Counter[Signature] = Counter()
     while (ended := await _ended(it)) is None:
@@ -136,3 +148,62 @@ async def test_a_drain_that_is_killed_at_each_write_removes_leaves_and_proves_th
     assert {count for which, count in killed.items() if which[0] in ("POST", "DELETE")} == {2}
     await it.forget_policies()
     await it.cluster.let_go()
+
+
+async def test_a_requested_drain_that_is_killed_at_each_write_deletes_the_same_and_the_cluster_stays(
+    plane: Plane, namespace: str, tmp_path: Path
+) -> None:
+    it = DrainScene(await scene(plane, namespace), plane.clouds[MEMBER])
+    await it.begin()
+    service = await it.service("shop")
+    await it.service("shared", labels={"unwind.dev/keep": "true"})
+    ingress = await it.ingress("web")
+    await it.volume("data")
+    await it.policy("prod", _DRAIN)
+    managers, user = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log"), f"killed-{namespace}"
+    killer = Killer(managers, before=True, twice=True, tell_apart=progress_signature)
+    async with AsyncExitStack() as stack:
+        ways = []
+        for way, agent in (
+            (await manager_connection(it.client, namespace), ""),
+            (it.cluster.member.connection(user, groups=ALL_RIGHTS), _ON_MEMBERS),
+        ):
+            interceptor = Interceptor(way, before=killer.before, after=killer.after, user_agent=agent)
+            ways.append((await stack.enter_async_context(interceptor)).connection)
+        managers.go_by(ways[0])
+        await it.cluster.lead_to(ways[1])
+        cluster = capi_ref(it.cluster.namespace, it.cluster.name, it.cluster.uid)
+        await request(it.client, cluster, plural=DRAIN_RESOURCE, now=SYSTEM.now())
+        try:
+            while (ended := await _ended(it, REQUEST_PREFIX)) is None:
+                if not managers.alive:
+                    await managers.restart(it.client)
+                await asyncio.sleep(0.05)
+        except BaseException:
+            managers.tell()
+            raise
+        finally:
+            await managers.kill()
+    print(f"{killer.kills} kills at {len(killer.killed)} writes:", *killer.killed, sep="\n  ")
+    assert ended.phase is Phase.COMPLETE
+    found = await it.client.get(CLUSTERS, it.cluster.name, namespace=it.cluster.namespace)
+    assert (found["metadata"]["uid"], "deletionTimestamp" in found["metadata"]) == (it.cluster.uid, False)
+    assert service.uid not in it.cloud.load_balancers
+    assert await it.exists(SERVICES, "shared")
+    assert await it.exists(PERSISTENT_VOLUME_CLAIMS, "data")
+    # Each of the two once, by its uid; and nothing else.
+    sent = [entry.uid for entry in it.cluster.member.audit.deletions() if entry.username == user]
+    assert sorted(sent) == sorted([service.uid, ingress.uid])
+    chunks = await Inventories(it.client, namespace=namespace).of_requests_on(it.cluster.uid)
+    ledger = {str(item.entry.object): item.entry.ledger.reason for item in items(chunks) if item.entry.ledger}
+    assert ledger == {
+        f"Service {it.namespace}/shared": Reason.KEPT_BY_POLICY,
+        f"Ingress {it.namespace}/web": Reason.NOT_VERIFIED,
+    }
+    # It was there at all that matters: what is recorded with its uid, the plan, and each deletion.
+    kinds = {(method, path.split("/")[-1]) for method, path, _ in killer.killed}
+    assert {("POST", "inventories"), ("DELETE", "shop"), ("DELETE", "web")} <= kinds
+    record = f"/{REQUEST_PREFIX}{it.cluster.uid}"
+    assert any(path.endswith(record) and "spec.plan" in fields for _, path, fields in killer.killed)
+    await it.forget_policies()
+    await tidy(it.client)

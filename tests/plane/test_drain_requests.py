@@ -13,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
+from tests.plane.support.commands import command
 from tests.plane.support.controllers import HOLD, Owner, removal_deps, running_components
 from tests.plane.support.drains import DrainScene
+from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace, tidy, user
 from unwind.addons.caches import AddonCaches
 from unwind.api.capi import CLUSTERS
@@ -171,6 +173,23 @@ async def test_a_requested_drain_deletes_what_policies_name_and_the_cluster_stay
     assert await it.lives()
     deletions = it.cluster.member.audit.deletions(resource="services", namespace=it.namespace)
     assert [(entry.object_ref.name, entry.uid) for entry in deletions] == [("shop", service.uid)]
+
+
+async def test_the_manager_process_drains_a_cluster_on_request(it: RequestScene, plane: Plane) -> None:
+    service = await it.service("shop")
+    await it.policy("prod", ENFORCE)
+    where = it.cluster.namespace
+    async with running(plane.management, where, "--roles", "controllers") as manager:
+        await manager.until_ready()
+        target = f"clusters.cluster.x-k8s.io/{it.cluster.name}"
+        options = ("-n", where, "--unwind-namespace", where, "--drain-only", "--yes")
+        ran = await command(plane.management, "delete", target, *options)
+        assert ran.code == 0, ran.err
+        assert "is drained" in ran.err
+    ended = await it.finished()
+    assert (ended.phase, ended.status.removed, ended.status.left) == (Phase.COMPLETE, "1/1", 0)
+    assert service.uid not in it.cloud.load_balancers
+    assert await it.lives()
 
 
 async def test_a_cluster_that_was_drained_is_drained_again_when_it_is_deleted(it: RequestScene) -> None:
