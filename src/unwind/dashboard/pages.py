@@ -17,7 +17,7 @@ from unwind.render.picture import of_plan
 from unwind.render.styles import stylesheet
 from unwind.render.svg import svg
 from unwind.render.teardowns import CAUSES, elapsed, gone, ordered, remarks
-from unwind.render.text import counted, span
+from unwind.render.text import counted, duration, span
 from unwind.render.timeline import timeline_chart
 from unwind.render.timeline_svg import timeline_svg
 from unwind.teardown import deletion_gate
@@ -130,7 +130,9 @@ class Pages:
             ),
         }
         if plan and plan.steps:
-            parts["picture"] = self._html("picture.html", picture=_picture(teardown), title=teardown.spec.title)
+            parts["picture"] = self._html(
+                "picture.html", picture=_picture(teardown), title=teardown.spec.title, waves=plan.waves
+            )
             parts["steps"] = self._html("steps.html", steps=steps, done=_STATE_CLASSES)
         if lines := _timeline(teardown):
             parts["timeline"] = self._html(
@@ -167,7 +169,7 @@ class Pages:
     # Stuck objects, the ledger, plans
 
     def stuck(self, report: StuckReport) -> str:
-        return self._html("stuck.html", report=report)
+        return self._html("stuck.html", report=report, older=duration(report.older_than_seconds))
 
     def ledger(self, ledger: Ledger) -> str:
         return self._html("ledger.html", ledger=ledger, outcome=outcome)

@@ -322,3 +322,8 @@ def test_the_command_to_copy_is_for_the_cluster_that_the_page_shows() -> None:
     assert f">{command}</code>" in plain.teardown(item)["blockers"]
     shown = unescape(chosen.teardown(item)["blockers"])
     assert f">{command} --kubeconfig '/my files/config' --context prod</code>" in shown
+
+
+def test_an_empty_list_of_stuck_objects_says_what_was_looked_for() -> None:
+    told = Pages().stuck(StuckReport(older_than_seconds=600, clusters=2))
+    assert "No object has been terminating for longer than 10m." in told

@@ -35,7 +35,7 @@ export function fleet() {
     if (count.textContent !== told) count.textContent = told;
     const empty = document.getElementById("empty");
     empty.hidden = shown > 0;
-    empty.textContent = rows.children.length ? "No teardown matches." : "No teardowns.";
+    empty.textContent = rows.children.length ? "No teardown matches." : "No teardowns. A deletion that Unwind carries out appears here, live.";
   }
 
   for (const tile of tiles) {

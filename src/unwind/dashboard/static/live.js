@@ -66,6 +66,8 @@ async function* events(body) {
 
 function showTrouble(message) {
   trouble.hidden = !message;
+  connection.textContent = message ? "Not live" : "Live";
+  connection.className = message ? "lost" : "live";
   trouble.textContent = message ? `The cluster cannot be followed, this page may be out of date: ${message}` : "";
 }
 
