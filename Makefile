@@ -114,6 +114,7 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.namespaces
 	@$(BIN)/python -m bench.clusters
 	@$(BIN)/python -m bench.gate
+	@$(BIN)/python -m bench.machines
 	@$(BIN)/python -m bench.release_latency
 	@$(BIN)/python -m bench.drain
 	@$(BIN)/python -m bench.protection_policies

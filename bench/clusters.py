@@ -41,6 +41,7 @@ from unwind.local.plane import running
 
 if TYPE_CHECKING:
     from bench.addons import Bare
+    from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -60,19 +61,24 @@ async def main() -> None:
 
 async def define_clusters(client: Client) -> None:
     """Cluster API's kind, without Cluster API: who deletes a Cluster and lets it go is this benchmark."""
+    await define(client, CLUSTERS)
+
+
+async def define(client: Client, resource: Resource) -> None:
+    """Serve a namespaced kind with any content and a status."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
-        "name": CLUSTERS.version,
+        "name": resource.version,
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
         "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything, "status": anything}}},
     }
-    name = f"{CLUSTERS.plural}.{CLUSTERS.group}"
+    name, kind = f"{resource.plural}.{resource.group}", resource.kind
     spec = {
-        "group": CLUSTERS.group,
+        "group": resource.group,
         "scope": "Namespaced",
-        "names": {"plural": CLUSTERS.plural, "singular": "cluster", "kind": CLUSTERS.kind, "listKind": "ClusterList"},
+        "names": {"plural": resource.plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
         "versions": [version],
     }
     body = {
