@@ -132,10 +132,11 @@ async def test_go_does_not_hold_the_lock(shop: Workshop) -> None:
     def holders(pids: list[int]) -> list[int]:
         found = []
         for pid in pids:
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(FileNotFoundError):  # closed meanwhile
-                    if fd.readlink() == shop.lock:
-                        found.append(pid)
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile: it holds nothing
+                for fd in list(Path(f"/proc/{pid}/fd").iterdir()):
+                    with suppress(FileNotFoundError):  # closed meanwhile
+                        if fd.readlink() == shop.lock:
+                            found.append(pid)
         return found
 
     shop.hang("with-a-child")
