@@ -1,4 +1,4 @@
-"""Machines that are let go of beside a held teardown, against the least that the same writes could take.
+"""Machines that are let go of beside a held teardown, against the same writes of a client that knows what to write.
 
 200 Machines (`UNWIND_BENCH_MACHINES` changes the number) of a Cluster with the gate Machines are deleted at once, and
 their Cluster is not: the manager removes its hook from each. Another Cluster is being deleted meanwhile, and its

@@ -248,6 +248,8 @@ def _decode(text: bytes, source: str, *, quotes: bool = True) -> dict[str, Any]:
 
 
 def _where(error: Exception) -> str:
+    if isinstance(error, safe_yaml.TooComplexError):
+        return str(error)  # it names a limit, and quotes nothing
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     return f"invalid YAML in line {mark.line + 1}, column {mark.column + 1}" if mark else "invalid YAML"
 
