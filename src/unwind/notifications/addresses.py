@@ -1,6 +1,6 @@
 """Which addresses the manager may send notifications to (pure).
 
-A sink is named by whoever may write a TeardownPolicy, and called from the manager's place in the network. So the
+A sink is named by users who may write a TeardownPolicy, and called from the manager's place in the network. So the
 manager calls only addresses that anybody can call: nothing on its own machine, in its cluster or in its network.
 """
 
