@@ -308,7 +308,11 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     blockers: Annotated[tuple[Blocker, ...], doc("The first blockers.", maxItems=BLOCKERS_SHOWN, **ATOMIC)] = ()
     timeline: Annotated[
         tuple[TimelineEntry, ...],
-        doc("The course of the teardown, in order. The archive has all of it.", maxItems=TIMELINE_SHOWN, **ATOMIC),
+        doc(
+            "The course of the teardown, in order. Of a long one, the oldest ends of steps are left out.",
+            maxItems=TIMELINE_SHOWN,
+            **ATOMIC,
+        ),
     ] = ()
     timeline_omitted: Annotated[
         int, doc("Number of entries that the timeline no longer has, because there were too many.", minimum=0)

@@ -124,6 +124,18 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="UnwindNotificationsFailing",
+        # Attempts are retried with a growing delay, so a sink that is down for a moment fails once or twice.
+        expr="sum by (reason) (increase(unwind_notifications_failed_total[30m])) > 3",
+        after="0m",
+        severity="warning",
+        summary="Notifications about teardowns do not arrive",
+        description=(
+            "{{ $value | humanize }} attempts failed in 30 minutes ({{ $labels.reason }}). They are retried. The"
+            " condition NotificationsFailing of the TeardownPolicies says which sink, and why."
+        ),
+    ),
+    Alert(
         name="UnwindPolicyRestored",
         expr="sum by (kind) (increase(unwind_policies_restored_total[15m])) > 3",
         after="0m",
