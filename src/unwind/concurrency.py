@@ -23,21 +23,21 @@ async def gather_limited(work: Iterable[Coroutine[object, object, object]], *, l
     try:
         await asyncio.create_task(_gather(work, limit))
     finally:
-        for one in work:
-            one.close()  # closes those that never started; no effect on others
+        for call in work:
+            call.close()  # closes those that never started; no effect on others
 
 
 async def _gather(work: Iterable[Coroutine[object, object, object]], limit: int) -> None:
     bound = asyncio.Semaphore(limit)
 
-    async def bounded(one: Coroutine[object, object, object]) -> None:
+    async def bounded(call: Coroutine[object, object, object]) -> None:
         async with bound:
-            await one
+            await call
 
     try:
         async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(bounded(one))
+            for call in work:
+                group.create_task(bounded(call))
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
 

@@ -156,7 +156,7 @@ class SummaryController(Controller[Key]):
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         """Enqueue idle summaries that the profile may back now. The profile controller updates or deletes the
         others."""
-        before, after = (one is not None and is_paused(one.metadata) for one in (change.old, change.new))
+        before, after = (summary is not None and is_paused(summary.metadata) for summary in (change.old, change.new))
         if before is not after:
             for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
                 self._stop(key_of(summary), unless=not after)

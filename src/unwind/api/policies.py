@@ -224,7 +224,7 @@ class PolicyDrain(Model, frozen=True, kw_only=True):
         found = [("loadBalancers", self.load_balancers), ("volumes", self.volumes)]
         return [
             *((name, effort) for name, effort in found if effort),
-            *((one.name, one.effort) for one in self.resources),
+            *((resource.name, resource.effort) for resource in self.resources),
         ]
 
 

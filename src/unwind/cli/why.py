@@ -130,14 +130,14 @@ def _check(
 def stuck_text(report: StuckReport, *, now: datetime) -> Text:
     """Everything that is stuck, as text: the longest first, each with the first remedy."""
     out = Text()
-    for one in report.objects:
-        where = f" on {one.cluster}" if one.cluster else ""
-        out.append(f"{plain(str(one.object))}{plain(where)}", style="bold")
-        out.append(f", terminating for {span((now - one.since).total_seconds())}\n")
-        out.append(f"  {plain(one.why)}\n", style=_COLOURS[one.state])
-        if one.actor:
-            out.append(f"  must act: {plain(one.actor)}\n", style="dim")
-        for remedy in one.remedies[:1]:
+    for stuck in report.objects:
+        where = f" on {stuck.cluster}" if stuck.cluster else ""
+        out.append(f"{plain(str(stuck.object))}{plain(where)}", style="bold")
+        out.append(f", terminating for {span((now - stuck.since).total_seconds())}\n")
+        out.append(f"  {plain(stuck.why)}\n", style=_COLOURS[stuck.state])
+        if stuck.actor:
+            out.append(f"  must act: {plain(stuck.actor)}\n", style="dim")
+        for remedy in stuck.remedies[:1]:
             out.append("  ").append(remedy.effect.value, style=_MARKS[remedy.effect])
             out.append(f": {plain(remedy.about)}\n")
             for command in remedy.commands:

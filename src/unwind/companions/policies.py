@@ -125,12 +125,12 @@ def _unknown_in_drain(drain: PolicyDrain) -> list[str]:
         for name, text in drain.efforts
         if isinstance(effort := Effort.read(text), Unknown)
     ]
-    for one in drain.resources:
-        if isinstance(phase := DrainPhase.read(one.phase), Unknown):
-            found.append(f"phase of drain {one.name}: {phase}")
-        if one.group in BUILT_IN_GROUPS or not one.kind:
-            found.append(f"drain {one.name}: built-in kinds cannot be drained")
-    for name, text in (("", drain.settle), *((f" {one.name}", one.settle) for one in drain.resources)):
+    for resource in drain.resources:
+        if isinstance(phase := DrainPhase.read(resource.phase), Unknown):
+            found.append(f"phase of drain {resource.name}: {phase}")
+        if resource.group in BUILT_IN_GROUPS or not resource.kind:
+            found.append(f"drain {resource.name}: built-in kinds cannot be drained")
+    for name, text in (("", drain.settle), *((f" {resource.name}", resource.settle) for resource in drain.resources)):
         if text and isinstance(settle := parse_duration(text), Unknown):
             found.append(f"settle of drain{name}: {settle}")
     return found

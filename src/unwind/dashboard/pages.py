@@ -125,7 +125,9 @@ class Pages:
                 "blockers.html",
                 blockers=blockers,
                 # What is explained below changes with the blockers, and not with each object that is gone.
-                signature="|".join(sorted(f"{one.object.uid}{one.object}{one.reason}" for one in blockers)),
+                signature="|".join(
+                    sorted(f"{blocker.object.uid}{blocker.object}{blocker.reason}" for blocker in blockers)
+                ),
                 command=" ".join(("unwind why", f"teardown/{teardown.metadata.name}", *self._options)),
             ),
         }
@@ -294,7 +296,7 @@ def _head(teardown: Teardown, labels: tuple[str, ...]) -> dict[str, Any]:
         spec.requested_by,
         str(member or ""),
         *labels,
-        *(f"{one.message} {one.actor}" for one in status.blockers[:1]),
+        *(f"{blocker.message} {blocker.actor}" for blocker in status.blockers[:1]),
     ]
     return {
         "name": teardown.metadata.name,

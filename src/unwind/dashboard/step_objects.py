@@ -44,8 +44,8 @@ class StepObject(msgspec.Struct, frozen=True, kw_only=True):
 async def step_objects(client: Client, teardown: Teardown, *, home: str, step: str = "") -> list[StepObject]:
     """The objects of a Teardown, or of one of its steps; those that are not gone first. `home`: Unwind's namespace."""
     plan = teardown.spec.plan
-    steps = [one for one in (plan.steps if plan else ()) if not step or one.name == step]
-    owners = {one.object.uid for one in steps} | (set() if step else {teardown.metadata.uid})
+    steps = [planned for planned in (plan.steps if plan else ()) if not step or planned.name == step]
+    owners = {planned.object.uid for planned in steps} | (set() if step else {teardown.metadata.uid})
     owners.discard("")
     removed = owners_of_removed_steps(teardown)
     found = [

@@ -114,7 +114,7 @@ class _Deployment:
 
     async def intend(self) -> Records | None:
         wanted = await self._wanted()
-        if not wanted.whole or any(one.implied for one in wanted.objects.values()):
+        if not wanted.whole or any(placed.implied for placed in wanted.objects.values()):
             return None
         await self._intend(wanted.objects)
         return self._records

@@ -450,10 +450,10 @@ class _Deployment:
             version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
         )
         intended = {release_entry_key(first): self._entry(first, SECRETS, hook=True)}
-        for one in wanted:
-            it = one.manifest
-            if not (it.forever and one.key in found):
-                intended[one.key] = self._entry(one.ref, one.resource, hook=it.hook, kept=it.kept)
+        for obj in wanted:
+            manifest = obj.manifest
+            if not (manifest.forever and obj.key in found):
+                intended[obj.key] = self._entry(obj.ref, obj.resource, hook=manifest.hook, kept=manifest.kept)
         # A hook that Helm replaces gets a new uid, which is unknown if the process is killed in between.
         replaced = {obj.key for obj in wanted if obj.manifest.hook and obj.manifest.replaced}
         await self._write(

@@ -255,7 +255,7 @@ class Uninstallation:
     async def hold(self, foreign: Sequence[ForeignObject]) -> None:
         """Raise Again, until the first of these objects changes."""
         part, uid = foreign[0].part, foreign[0].there["metadata"]["uid"]
-        names = ", ".join(str(one.part.ref) for one in foreign)
+        names = ", ".join(str(item.part.ref) for item in foreign)
         why = (
             f"cannot uninstall {self.release}: Helm would delete {names} by name, not created by this release;"
             " rename or remove it"

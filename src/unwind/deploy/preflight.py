@@ -88,16 +88,16 @@ async def there(
     """The existing objects of earlier deployments, by key. An object that is missing here may exist nevertheless."""
     confirmed = [obj for obj in objects if (it := entries.get(obj.key)) and it.state == EntryState.CONFIRMED]
     by_resource: dict[Resource, list[PlacedObject]] = {}
-    for one in confirmed:
-        by_resource.setdefault(one.resource, []).append(one)
+    for placed in confirmed:
+        by_resource.setdefault(placed.resource, []).append(placed)
     found: dict[str, LiveMarks] = {}
 
-    async def look(one: PlacedObject) -> None:
+    async def look(placed: PlacedObject) -> None:
         try:
-            live = await member.client.get(one.resource, one.ref.name, namespace=one.ref.namespace or None)
+            live = await member.client.get(placed.resource, placed.ref.name, namespace=placed.ref.namespace or None)
         except NotFoundError:
             return
-        found[one.key] = owner_marks.seen(live["metadata"])
+        found[placed.key] = owner_marks.seen(live["metadata"])
 
     many = [resource for resource, some in by_resource.items() if len(some) >= _MANY]
     await gather_limited((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)

@@ -93,7 +93,7 @@ async def read(member: Member, decision: DrainDecision, *, retained: bool = Fals
         resource = await served_resource(member, ObjectRef(group=kind.group, kind=kind.kind))
         if resource:
             found += await _of_kind(member, resource, kind)
-    return [one for one in found if one.reclaims or retained]
+    return [item for item in found if item.reclaims or retained]
 
 
 async def _of_kind(member: Member, resource: Resource, kind: KindName) -> list[DrainedObject]:
@@ -113,10 +113,10 @@ def drained(resource: Resource, obj: Object) -> DrainedObject:
     annotations = metadata.get("annotations") or {}
     ingress = (status.get("loadBalancer") or {}).get("ingress") or status.get("addresses") or ()
     hosts = [
-        one.get(name)
+        value.get(name)
         for field, name in _HOSTS.get(resource.kind, {}).items()
-        for one in spec.get(field) or ()
-        if isinstance(one, dict)
+        for value in spec.get(field) or ()
+        if isinstance(value, dict)
     ]
     for name in _HOSTNAMES:
         hosts += annotations.get(name, "").replace(" ", "").split(",")
@@ -131,7 +131,9 @@ def drained(resource: Resource, obj: Object) -> DrainedObject:
         finalizer_writers=facts.writers(obj, finalizer) if finalizer else (),
         made_by=made_by(obj),
         addresses=tuple(
-            str(address) for one in ingress if (address := one.get("ip") or one.get("hostname") or one.get("value"))
+            str(address)
+            for entry in ingress
+            if (address := entry.get("ip") or entry.get("hostname") or entry.get("value"))
         ),
         hostnames=tuple(dict.fromkeys(str(host) for host in hosts if host)),
     )

@@ -173,9 +173,9 @@ class _DrainRemoval:
             await member.verify()
             known = {item.key for item in items(chunks)}
             new = {
-                one.key: one.entry
-                for one in await self._foreign(member, decision)
-                if one.key not in known and not one.terminating
+                item.key: item.entry
+                for item in await self._foreign(member, decision)
+                if item.key not in known and not item.terminating
             }
             if new and chunks:
                 await add_found(self._inventories, chunks, new)
@@ -198,8 +198,8 @@ class _DrainRemoval:
         """The objects on the member that belong to no other step and to no other drained object."""
         found = await objects.read(member, decision)
         elsewhere = await self._elsewhere()
-        uids = {one.ref.uid for one in found}
-        return [one for one in found if one.ref.uid not in elsewhere and not one.owners & uids]
+        uids = {item.ref.uid for item in found}
+        return [item for item in found if item.ref.uid not in elsewhere and not item.owners & uids]
 
     async def _elsewhere(self) -> dict[str, Entry]:
         """The objects in the Inventories of other owners, by uid."""
@@ -286,13 +286,13 @@ class _DrainRemoval:
             await self._until_detached(member, recorded.values())
             if not rest:
                 return
-            for one, waiting in rest:
-                self._waits[one.ref] = waiting
+            for item, waiting in rest:
+                self._waits[item.ref] = waiting
             first, waiting = rest[0]
             changes = await member.watches.changes(first.resource, namespace=first.ref.namespace, name=first.ref.name)
             # It may have gone since the list.
             now = await objects.read(member, decision)
-            if not any(one.ref.uid == first.ref.uid for one in now):
+            if not any(item.ref.uid == first.ref.uid for item in now):
                 changes.close()
                 raise Again(waiting.reason, after=0.0, code=waiting.code)
             raise Again(f"{len(rest)} objects are left", until=changes, after=_LOOK_AGAIN, code=waiting.code)
@@ -303,24 +303,24 @@ class _DrainRemoval:
         """What is left and why, without what stays on purpose (pure)."""
         staying = {entry.object.uid for entry in recorded.values() if entry.left}
         rest: list[tuple[DrainedObject, Waiting]] = []
-        for one in found:
-            entry, known = elsewhere.get(one.ref.uid), recorded.get(one.key)
-            if one.ref.uid in staying or one.owners & staying:
+        for item in found:
+            entry, known = elsewhere.get(item.ref.uid), recorded.get(item.key)
+            if item.ref.uid in staying or item.owners & staying:
                 continue
             if entry is not None:
                 # A step that is removed later, or that leaves it on purpose. What it gave up on is waited for.
                 if entry.ledger is None or entry.ledger.reason != Reason.GAVE_UP:
                     continue
-                message = f"{one.ref} is still there, although its step has ended"
-                rest.append((one, Waiting(message, code=Reason.DELETING)))
-            elif one.terminating:
-                rest.append((one, Waiting(f"{one.ref} is being deleted", code=Reason.DELETING)))
-            elif known is not None and known.object.uid != one.ref.uid:
-                message = f"{one.ref} was deleted and created again by {one.made_by}; stop that, then delete it"
-                rest.append((one, Waiting(message, code=Reason.CREATED_AGAIN)))
+                message = f"{item.ref} is still there, although its step has ended"
+                rest.append((item, Waiting(message, code=Reason.DELETING)))
+            elif item.terminating:
+                rest.append((item, Waiting(f"{item.ref} is being deleted", code=Reason.DELETING)))
+            elif known is not None and known.object.uid != item.ref.uid:
+                message = f"{item.ref} was deleted and created again by {item.made_by}; stop that, then delete it"
+                rest.append((item, Waiting(message, code=Reason.CREATED_AGAIN)))
             else:
-                message = f"{one.ref} was created after the drain began, by {one.made_by}; delete it"
-                rest.append((one, Waiting(message, code=Reason.APPEARED_LATE)))
+                message = f"{item.ref} was created after the drain began, by {item.made_by}; delete it"
+                rest.append((item, Waiting(message, code=Reason.APPEARED_LATE)))
         return rest
 
     async def _note(
@@ -329,10 +329,10 @@ class _DrainRemoval:
         """Write what is left into the ledger, because nothing waits for it."""
         at = self._context.means.clock.now().replace(microsecond=0)
         entries = {
-            f"{one.key}-{one.ref.uid}": msgspec.structs.replace(
-                one.entry, ledger=LedgerNote(reason=waiting.code, message=waiting.reason, by="unwind", at=at)
+            f"{item.key}-{item.ref.uid}": msgspec.structs.replace(
+                item.entry, ledger=LedgerNote(reason=waiting.code, message=waiting.reason, by="unwind", at=at)
             )
-            for one, waiting in rest
+            for item, waiting in rest
         }
         if chunks:
             await add_found(self._inventories, chunks, entries)

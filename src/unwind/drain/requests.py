@@ -213,10 +213,10 @@ def deployed_warnings(
     """A warning for each object that stays because a step of the cluster's own teardown deployed it (pure)."""
     deployed = recorded_by(chunk for chunk in there if not rules.is_drain(chunk.spec.owner))
     return [
-        f"{one.ref} stays: {deployed[one.ref.uid][0]} deployed it, and would deploy it again"
+        f"{item.ref} stays: {deployed[item.ref.uid][0]} deployed it, and would deploy it again"
         for name, decision in decided.items()
-        for one in found[name]
-        if decision.drains and one.ref.uid in deployed
+        for item in found[name]
+        if decision.drains and item.ref.uid in deployed
     ]
 
 

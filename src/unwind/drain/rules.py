@@ -73,7 +73,7 @@ def decisions(policies: Sequence[TeardownPolicy]) -> dict[str, DrainDecision]:
     drains = {policy.metadata.name: policy.spec.drain for policy in policies if policy.spec.drain}
     if not drains:
         return {}
-    resources = {one.name: one for drain in drains.values() for one in drain.resources}
+    resources = {resource.name: resource for drain in drains.values() for resource in drain.resources}
     found = [
         DrainDecision(
             name=name,
@@ -87,14 +87,14 @@ def decisions(policies: Sequence[TeardownPolicy]) -> dict[str, DrainDecision]:
     found += [
         DrainDecision(
             name=name,
-            kinds=(KindName(one.group, one.kind),),
+            kinds=(KindName(resource.group, resource.kind),),
             phase=_latest(other for drain in drains.values() for other in drain.resources if other.name == name),
             said=_merged(name, drains),
             settle=_longest(
                 other.settle for drain in drains.values() for other in drain.resources if other.name == name
             ),
         )
-        for name, one in sorted(resources.items())
+        for name, resource in sorted(resources.items())
     ]
     return {decision.name: decision for decision in found}
 
@@ -123,7 +123,9 @@ def _merged(name: str, drains: Mapping[str, PolicyDrain]) -> StepDecision:
 
 
 def _latest(found: Iterable[DrainedResource]) -> DrainPhase:
-    return max((word for one in found if isinstance(word := DrainPhase.read(one.phase), DrainPhase)), key=_PHASES.index)
+    return max(
+        (word for item in found if isinstance(word := DrainPhase.read(item.phase), DrainPhase)), key=_PHASES.index
+    )
 
 
 def _longest(found: Iterable[str]) -> timedelta:

@@ -86,8 +86,8 @@ def serves_finalizers(
     return frozenset(
         decision.name
         for decision in drained
-        for one in found[decision.name]
-        if one.finalizer
-        and not finalizers.known_controller(one.finalizer, one.ref.kind)
-        and finalizers.all_serving(one.finalizer, workloads, one.finalizer_writers)
+        for item in found[decision.name]
+        if item.finalizer
+        and not finalizers.known_controller(item.finalizer, item.ref.kind)
+        and finalizers.all_serving(item.finalizer, workloads, item.finalizer_writers)
     )

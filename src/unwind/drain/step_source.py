@@ -174,26 +174,27 @@ def drain_plan(
     others = [chunk for chunk in there if not rules.is_drain(chunk.spec.owner)]
     elsewhere = recorded_by(others)
     excluded = {
-        one.ref.uid: why
+        item.ref.uid: why
         for name, decision in decided.items()
-        for one in found[name]
-        if decision.drains and (why := rules.excluded(policies, decision, one.labels))
+        for item in found[name]
+        if decision.drains and (why := rules.excluded(policies, decision, item.labels))
     }
     # What a drained object owns goes with it, and what an excluded object owns stays with it: its controller would
     # create it again.
-    going = {one.ref.uid for some in found.values() for one in some} - excluded.keys()
+    going = {item.ref.uid for some in found.values() for item in some} - excluded.keys()
     steps: list[PlannedDrain] = []
     warnings: list[str] = []
     for name, decision in decided.items():
-        own = [one for one in found[name] if one.ref.uid not in elsewhere and not one.owners & going]
+        own = [item for item in found[name] if item.ref.uid not in elsewhere and not item.owners & going]
         if not own and not decision.drains:
             continue
         exclusions = {
-            one.key: next((excluded[uid] for uid in (one.ref.uid, *one.owners) if uid in excluded), None) for one in own
+            item.key: next((excluded[uid] for uid in (item.ref.uid, *item.owners) if uid in excluded), None)
+            for item in own
         }
-        entries = {one.key: _entry(one, exclusions[one.key], decision, now) for one in own}
+        entries = {item.key: _entry(item, exclusions[item.key], decision, now) for item in own}
         unproven = [
-            one for one in own if decision.drains and not (one.finalizer or decision.settle or exclusions[one.key])
+            item for item in own if decision.drains and not (item.finalizer or decision.settle or exclusions[item.key])
         ]
         warnings += _warnings(decision, unproven)
         draft = Draft(
@@ -224,19 +225,19 @@ def recorded_by(chunks: Iterable[Inventory]) -> dict[str, tuple[ObjectRef, Entry
     }
 
 
-def _entry(one: DrainedObject, exclusion: rules.Exclusion | None, decision: DrainDecision, now: datetime) -> Entry:
+def _entry(item: DrainedObject, exclusion: rules.Exclusion | None, decision: DrainDecision, now: datetime) -> Entry:
     if exclusion is None or exclusion.conflict or not decision.drains:
-        return one.entry
+        return item.entry
     by = ", ".join(f"TeardownPolicy/{name}" for name in exclusion.by)
     note = LedgerNote(reason=Reason.KEPT_BY_POLICY, message=exclusion.message, by=by, at=now.replace(microsecond=0))
-    return msgspec.structs.replace(one.entry, kept=True, ledger=note)
+    return msgspec.structs.replace(item.entry, kept=True, ledger=note)
 
 
 def _warnings(decision: DrainDecision, unproven: Sequence[DrainedObject]) -> list[str]:
     return [
-        f"{one.ref} has no finalizer that shows when it is cleaned up outside the cluster: it is deleted, and named in"
+        f"{item.ref} has no finalizer that shows when it is cleaned up outside the cluster: it is deleted, and named in"
         f" the ledger; set settle in the drain of {decision.effort_from} to wait instead"
-        for one in unproven
+        for item in unproven
     ]
 
 
@@ -252,8 +253,8 @@ def _order(
     programs = {
         program
         for decision in drained
-        for one in found[decision.name]
-        if one.finalizer and (duty := finalizers.known_controller(one.finalizer, one.ref.kind))
+        for item in found[decision.name]
+        if item.finalizer and (duty := finalizers.known_controller(item.finalizer, item.ref.kind))
         for program in duty.programs
     }
     owners: dict[str, list[ObjectRef]] = {}
@@ -261,9 +262,9 @@ def _order(
         owners.setdefault(chunk.spec.owner.uid, []).extend(entry.object for entry in chunk.spec.entries.values())
     having: dict[str, set[str]] = {}
     for decision in drained:
-        for one in found[decision.name]:
-            if one.ref.uid in elsewhere:
-                having.setdefault(elsewhere[one.ref.uid][0].uid, set()).add(decision.name)
+        for item in found[decision.name]:
+            if item.ref.uid in elsewhere:
+                having.setdefault(elsewhere[item.ref.uid][0].uid, set()).add(decision.name)
     serving = {
         uid: serving_steps.serves(refs, drained, programs) | serving_steps.serves_finalizers(refs, drained, found)
         for uid, refs in owners.items()

@@ -79,12 +79,12 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
         """Everything that costs money, and what becomes of it (pure). `drafts`: all steps of the plan."""
         steps = {draft.object.uid: draft for draft in drafts}
         elsewhere = recorded_by(chunk for chunk in chunks if not rules.is_drain(chunk.spec.owner))
-        uids = {one.ref.uid: one for _, one in self.found}
+        uids = {item.ref.uid: item for _, item in self.found}
         costs: list[Cost] = []
-        for decision, one in self.found:
-            owner = next((uids[uid] for uid in one.owners if uid in uids), None)
-            fate = self._fate(decision, one, owner, elsewhere.get(one.ref.uid), steps)
-            costs += _costs(decision, one, fate)
+        for decision, item in self.found:
+            owner = next((uids[uid] for uid in item.owners if uid in uids), None)
+            fate = self._fate(decision, item, owner, elsewhere.get(item.ref.uid), steps)
+            costs += _costs(decision, item, fate)
         return tuple(sorted(costs, key=lambda cost: (cost.what, str(cost.object))))
 
     def costs_of_drain(self, drafts: Iterable[Draft], recorded: Iterable[Inventory]) -> tuple[Cost, ...]:
@@ -101,7 +101,7 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
     def _fate(
         self,
         decision: DrainDecision,
-        one: DrainedObject,
+        item: DrainedObject,
         owner: DrainedObject | None,
         recorded: tuple[ObjectRef, Entry] | None,
         steps: dict[str, Draft],
@@ -110,23 +110,23 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
         if recorded and step:
             stays = recorded[1].kept or step.effort is Effort.LEAVE
             return f"{_LEFT}{step.name} leaves it" if stays else f"removed with step {step.name}"
-        if not one.reclaims:
+        if not item.reclaims:
             return f"{_LEFT}the reclaim policy of its volume is Retain"
         if not decision.drains:
             by = ", ".join(decision.said.left_by)
             return f"{_LEFT}{f'TeardownPolicy {by} says Leave' if by else 'no TeardownPolicy drains it'}"
-        excluded = rules.excluded(self.policies.policies, decision, one.labels)
+        excluded = rules.excluded(self.policies.policies, decision, item.labels)
         if decision.said.conflict or (excluded and excluded.conflict):
             return f"holds the deletion: {decision.said.conflict or (excluded.conflict if excluded else '')}"
         if excluded:
             return f"{_LEFT}{excluded.message}"
         if owner:
             return f"deleted with {owner.ref}"
-        proof = "" if one.finalizer or decision.settle else "; nothing shows when it is cleaned up"
+        proof = "" if item.finalizer or decision.settle else "; nothing shows when it is cleaned up"
         return f"deleted by step {rules.step_name(decision.name)} ({decision.effort.value}){proof}"
 
 
-def _costs(decision: DrainDecision, one: DrainedObject, fate: str) -> list[Cost]:
+def _costs(decision: DrainDecision, item: DrainedObject, fate: str) -> list[Cost]:
     if decision.name == rules.LOAD_BALANCERS:
         what = LOAD_BALANCER
     elif decision.name == rules.VOLUMES:
@@ -138,17 +138,17 @@ def _costs(decision: DrainDecision, one: DrainedObject, fate: str) -> list[Cost]
     left = fate.startswith(_LEFT)
     cost = Cost(
         what=what,
-        object=one.ref,
-        names=one.addresses or ((one.volume,) if one.volume else ()),
-        size=one.size,
-        storage_class=one.storage_class,
-        made_by=one.made_by,
+        object=item.ref,
+        names=item.addresses or ((item.volume,) if item.volume else ()),
+        size=item.size,
+        storage_class=item.storage_class,
+        made_by=item.made_by,
         fate=fate,
         left=left,
     )
     names = [
-        Cost(what=DNS_NAME, object=one.ref, names=(host,), made_by=one.made_by, fate=fate, left=left)
-        for host in one.hostnames
+        Cost(what=DNS_NAME, object=item.ref, names=(host,), made_by=item.made_by, fate=fate, left=left)
+        for host in item.hostnames
     ]
     return names if what == OTHER and names else [cost, *names]
 
@@ -178,7 +178,7 @@ async def preview_costs(
             plan = drain_plan(
                 policies.policies,
                 decided,
-                {name: [one for one in found[name] if one.reclaims] for name in decided},
+                {name: [item for item in found[name] if item.reclaims] for name in decided},
                 chunks,
                 target.ref,
                 now=SYSTEM.now(),
@@ -189,7 +189,7 @@ async def preview_costs(
     return CostPreview(
         steps=SourceSteps(steps=tuple(step.source for step in plan.steps), warnings=plan.warnings, drain=plan.order),
         chunks=made,
-        found=tuple((shown[name], one) for name, some in found.items() for one in some),
+        found=tuple((shown[name], item) for name, some in found.items() for item in some),
         policies=policies,
     )
 
