@@ -10,7 +10,7 @@ import msgspec
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.cluster_deletion_behavior import effort
-from unwind.addons.cluster_moves import MovedAddons
+from unwind.addons.moved_cluster_adoption import MovedAddons
 from unwind.addons.release_inventory import ReleaseBook, is_of_release
 from unwind.addons.step_source import step_name
 from unwind.addons.summary_status import FeatureResult, feature_hash, same_content, with_effort

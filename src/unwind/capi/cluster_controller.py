@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
-from unwind.api.meta import is_true
-from unwind.api.names import DELETE_FOR_MOVE_ANNOTATION, ConditionType, Reason
 from unwind.api.resources import SECRETS
-from unwind.api.unwind import Cause, Phase, Teardown
-from unwind.inventory.inventories import items, ledgered
+from unwind.api.unwind import Cause, Teardown
+from unwind.capi.cluster_cleanup import clean
+from unwind.capi.cluster_moves import ClusterMoves
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
-from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Regarding
-from unwind.members import credentials, targets
+from unwind.members import targets
 from unwind.teardown import force_release, plan
 from unwind.teardown.drafts import misunderstood, order_lost, orphaned
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
@@ -29,20 +27,19 @@ from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
-    from unwind.inventory.inventories import Inventories
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
     from unwind.kube.events import Recorder
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import CapiClusters
-    from unwind.members.targets import AddonTarget, ClusterTarget
+    from unwind.members.targets import AddonTarget
     from unwind.teardown.drafts import Drafted, TeardownNotice
     from unwind.teardown.force_release import LetGo, MayRelease
     from unwind.teardown.step_removers import RemovalDeps
@@ -50,59 +47,6 @@ if TYPE_CHECKING:
 
 
 log = logs.get(__name__)
-
-
-# Cleanup after a teardown: empty Inventories, and our finalizer on the credentials
-
-
-async def clean(
-    client: Client,
-    inventories: Inventories,
-    teardown: Teardown,
-    target: ClusterTarget,
-    successor: Cluster | None = None,
-    *,
-    with_credentials: bool,
-) -> None:
-    """Delete what the teardown no longer needs. Idempotent, so it can run again after a crash.
-
-    `successor`: a new cluster with the target's name. `with_credentials`: remove our finalizer from them.
-    """
-    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
-    chunks = await inventories.owned(step.object.uid for step in steps)
-    await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
-    if not with_credentials or teardown.phase is Phase.MOVED:
-        return  # after a move, the credentials belong to a cluster that exists
-    if await _secret_of(client, target, successor):
-        await credentials.let_go(client, target)
-
-
-async def _secret_of(client: Client, target: ClusterTarget, successor: Cluster | None) -> Object | None:
-    """The Secret with the credentials of a deleted cluster; None if it is gone, also if the successor has one of the
-    same name."""
-    try:
-        found = await client.get(SECRETS, target.secret, namespace=target.home)
-    except NotFoundError:
-        return None
-    return None if successor and is_successors(found, successor) else found
-
-
-def is_successors(secret: Object, successor: Cluster) -> bool:
-    """Whether a Secret belongs to the successor, not to an earlier cluster of this name."""
-    meta = secret["metadata"]
-    if meta.get("deletionTimestamp"):
-        return False  # terminating: a new one cannot be created before it is gone
-    owners = {owner["uid"] for owner in meta.get("ownerReferences") or ()}
-    if not owners:
-        # Nothing deletes it together with the earlier cluster, and the successor uses the Secret of this name. The
-        # times do not tell: Velero restores Secrets before Clusters.
-        return True
-    born = successor.metadata.creation_timestamp
-    return successor.metadata.uid in owners or (born is not None and meta["creationTimestamp"] >= _written(born))
-
-
-def _written(at: datetime) -> str:
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 # A blocked plan waits for a person. Changes to a summary or the cluster are events; changes to an Inventory are not.
@@ -171,8 +115,7 @@ class ClusterTeardownController(Controller[Key]):
         )
         self._followed = tuple(sources)
         self._sources = Sources(self._followed)
-        self._moved: set[str] = set()
-        """The uids of clusters that `clusterctl move` deletes here."""
+        self._moves = ClusterMoves(client, deps.inventories, sources=self._followed, with_credentials=with_credentials)
         caches.clusters.subscribe(self._cluster_changed)
         for source in self._followed:
             source.follow(self._steps_changed)
@@ -193,8 +136,7 @@ class ClusterTeardownController(Controller[Key]):
     # Events
 
     def _cluster_changed(self, change: Change[Cluster]) -> None:
-        # clusterctl removes the finalizers right after the deletion: the Cluster may be gone before it is reconciled.
-        self._moved.update(it.metadata.uid for it in (change.old, change.new) if it and it.moved)
+        self._moves.note(change.old, change.new)
         self._queue.add(change.key)
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
@@ -333,9 +275,14 @@ class ClusterTeardownController(Controller[Key]):
         if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
             return  # also if the cluster of this uid has another name: then the uid on the summary is forged
         target = targets.of_gone(ref)
-        moved = await self._was_moved(key, target)
-        execution = self._runners.get(key)
-        if execution and execution.target.ref.uid == ref.uid:
+        moved = await self._moves.was_moved(
+            key,
+            target,
+            self._records.get(uid),
+            self._caches.clusters.get(key),
+            running=lambda: self._runner_of(key, uid) is not None,
+        )
+        if execution := self._runner_of(key, uid):
             if moved:
                 execution.moved()
             else:
@@ -346,7 +293,7 @@ class ClusterTeardownController(Controller[Key]):
             teardown = await ended_without_target(
                 teardown, target, self._deps, self._client, sources=self._sources, moved=moved
             )
-        self._moved.discard(uid)
+        self._moves.forget(uid)
         await clean(
             self._client,
             self._deps.inventories,
@@ -357,33 +304,9 @@ class ClusterTeardownController(Controller[Key]):
         )
         self._records.cleaned.add(uid)
 
-    async def _was_moved(self, key: Key, target: ClusterTarget) -> bool:
-        """Whether a cluster that is gone here is in another management cluster.
-
-        `clusterctl move` pauses the Cluster, deletes its credentials and then the Cluster, and removes all finalizers.
-        No manager may have run meanwhile, so each trace of that counts. Nothing is deleted either way.
-        """
-        uid, found = target.ref.uid, self._records.get(target.ref.uid)
-        if found and found.finished:
-            return found.phase is Phase.MOVED
-        if uid in self._moved or (found and found.spec.cause == Cause.MOVED):
-            return True
-        # Cluster API does not delete a paused Cluster.
-        if found and is_true(found.status.conditions, ConditionType.PAUSED):
-            return True
-        if any(source.was_paused(key, uid) for source in self._followed):
-            return True
-        deployed = items(await self._deps.inventories.on(uid))
-        if any(item.entry.ledger and item.entry.ledger.reason == Reason.MOVED for item in deployed):
-            return True  # recorded before the process ended
-        successor = self._caches.clusters.get(key)
-        if self._with_credentials and (secret := await _secret_of(self._client, target, successor)):
-            return DELETE_FOR_MOVE_ANNOTATION in (secret["metadata"].get("annotations") or {})
-        # While anything is deployed, the Secret has our finalizer: it was removed by force. That tells nothing if the
-        # teardown ran until now, because then the manager has seen that the Cluster was not paused.
+    def _runner_of(self, key: Key, uid: str) -> TeardownRunner | None:
         execution = self._runners.get(key)
-        running = execution is not None and execution.target.ref.uid == uid
-        return not running and any(not item.done for item in deployed)
+        return execution if execution and execution.target.ref.uid == uid else None
 
     async def _let_go(self, target: AddonTarget, teardown: Teardown) -> LetGo | None:
         allowed = partial(self._may_release, teardown) if self._may_release else None

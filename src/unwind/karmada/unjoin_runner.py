@@ -33,7 +33,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
 from unwind.protection.deleter import ProtectionLink
 from unwind.removal.inventory_clusters import by_place, member_of
-from unwind.removal.removal import unmark
+from unwind.removal.owner_mark_removal import unmark
 from unwind.teardown.drafts import lost
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.step_runner import REACH, StepRunner

@@ -18,10 +18,10 @@ from unwind.addons import admission, hook_rules
 from unwind.addons import admission as addon_warning
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
-from unwind.addons.cluster_moves import MovedAddons, OwnerRecordController
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
+from unwind.addons.moved_cluster_adoption import MovedAddons, OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController

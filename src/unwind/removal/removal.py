@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from unwind.api.annotation_values import retained
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
-from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
+from unwind.api.names import TAKE_ALONG_ANNOTATION, Reason
 from unwind.api.resources import BUILT_IN_GROUPS, NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import BLOCKERS_SHOWN, INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
-from unwind.concurrency import gather_limited, to_tell
+from unwind.concurrency import to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import propagation
-from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
+from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
 from unwind.inventory.inventories import Notes, items
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.errors import UnreachableError
 from unwind.kube.workqueue import JITTER
 from unwind.members.contents import Content
 from unwind.members.member import RECENT
@@ -31,6 +31,7 @@ from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.helm_releases import has_a_say, keep_taken, last_first
 from unwind.removal.object_order import Stage, order, stage
+from unwind.removal.owner_mark_removal import unmark
 from unwind.removal.step_reader import Served, StepSurvey
 from unwind.why.removal_blockers import what_blocks
 
@@ -57,10 +58,6 @@ if TYPE_CHECKING:
 
 # In these stages dependents are verified absent, too: no event reports that.
 _OWNING = (Stage.CUSTOM_RESOURCES, Stage.CLOUD, Stage.WORKLOADS)
-# A busy object may have changed between read and write.
-_TRIES = 4
-# How many objects are released concurrently.
-_AT_ONCE = 16
 T = TypeVar("T")
 
 
@@ -587,52 +584,3 @@ class Removal:
 
     async def _retry_silently(self, work: Callable[[], Awaitable[T]]) -> T:
         return await retry_until_done(work, clock=self._clock, chance=self._jitter, say=lambda _: None)
-
-
-async def unmark_all(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
-    """Remove this owner's labels and annotations from objects and releases that stay."""
-    some = list(those)
-    await gather_limited((unmark(member, item, owner=owner) for item in some), limit=_AT_ONCE)
-    if releases:
-        for ref in last_first(releases, (item.entry for item in some)):
-            await releases.leave(member, ref, owner=owner)
-
-
-async def unmark(member: Member, item: Item, *, owner: str) -> None:
-    """Remove this owner's labels and annotations from an object."""
-    ref, resource = item.entry.object, item.resource
-    marks: dict[str, Any] = {"labels": dict.fromkeys(MARKED_LABELS), "annotations": dict.fromkeys(MARKED_ANNOTATIONS)}
-    tries = _TRIES
-    while True:
-        try:
-            found = await member.client.get(resource, ref.name, namespace=ref.namespace or None)
-            whose = (found["metadata"].get("labels") or {}).get(OWNER_LABEL)
-            if ref.uid and found["metadata"]["uid"] != ref.uid:
-                await _verify_absent(member, resource, ref)
-            elif whose == owner or (whose is None and ref.uid):
-                await member.client.revise(resource, found, {"metadata": marks})
-        except ConflictError:
-            tries -= 1
-            if not tries:
-                raise
-            continue
-        except NotFoundError:
-            await _verify_absent(member, resource, ref)
-        except ApiError as error:
-            if error.code != 404 or resource is not item.resource:
-                raise
-            # Not served in the recorded version; perhaps in another one.
-            served = await Served(member).resource(item, anew=True)
-            if served is not None:
-                resource = served
-                continue
-        return
-
-
-async def _verify_absent(member: Member, resource: Resource, ref: ObjectRef) -> None:
-    """Raise unless an object is absent from its cluster, or its name belongs to another object."""
-    seen = await member.client.sighting(
-        resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=member.system_uid
-    )
-    if not seen.absent:
-        raise TransientError(f"cannot release {ref}: {seen.why}")

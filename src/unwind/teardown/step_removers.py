@@ -22,7 +22,8 @@ from unwind.kube.workqueue import JITTER
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.removal.inventory_clusters import by_place, member_of
-from unwind.removal.removal import Removal, unmark_all
+from unwind.removal.owner_mark_removal import unmark_all
+from unwind.removal.removal import Removal
 from unwind.teardown.archive_controller import Archive
 from unwind.why.removal_blockers import what_blocks
 

@@ -14,7 +14,7 @@ import msgspec
 from tests.plane.support import profiles
 from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
-from unwind.addons.cluster_moves import MovedAddons
+from unwind.addons.moved_cluster_adoption import MovedAddons
 from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.addons.cluster_moves import OwnerRecordController
 from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.moved_cluster_adoption import OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.summary_controller import SummaryController
 from unwind.clock import SYSTEM

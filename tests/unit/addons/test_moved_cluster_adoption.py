@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from unwind.addons.cluster_moves import RecordedOwners, former_owners, recorded, to_record
+from unwind.addons.moved_cluster_adoption import RecordedOwners, former_owners, recorded, to_record
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNERS_ANNOTATION
 from unwind.api.sveltos import ClusterType

@@ -6,7 +6,7 @@ import datetime as dt
 
 from unwind.api.capi import Cluster
 from unwind.api.meta import ObjectMeta
-from unwind.capi.cluster_controller import is_successors
+from unwind.capi.cluster_cleanup import is_successors
 
 BORN = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SUCCESSOR = Cluster(metadata=ObjectMeta(name="prod", uid="new", creation_timestamp=BORN))
