@@ -12,9 +12,10 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import commands
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers
-from tests.plane.support.controllers import HOLD, Owner, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, removal_deps, running_components
 from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace
 from unwind.addons.caches import AddonCaches

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.commands import command
-from tests.plane.support.controllers import HOLD, Owner, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, removal_deps, running_components
 from tests.plane.support.drains import DrainScene
 from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace, tidy, user

@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import cluster_teardowns, helm_steps, karmada_members, profiles, unjoins
-from tests.plane.support.controllers import HOLD, Owner
+from tests.plane.support.controllers import HOLD
 from tests.plane.support.profiles import config_map, running
 from tests.plane.support.transports import Delay, delayed
 from unwind.api.karmada import CLUSTERS, RemoveStrategy

@@ -12,9 +12,9 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import karmada_members
 from tests.plane.support.cluster_teardowns import CapiCluster
-from tests.plane.support.controllers import Owner
 from tests.plane.support.unjoins import UnjoinScene
 from unwind.addons.step_source import SummarySteps
 from unwind.api import capi

@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
 from tests.https_sinks import NEVER, HttpsSink, https_sink
+from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import ensure_installed, scene
-from tests.plane.support.controllers import Owner, running_components
+from tests.plane.support.controllers import running_components
 from tests.plane.support.example_deployer import deployed, running_deployer
 from tests.plane.support.manager_process import running
 from tests.plane.support.policies import PolicyScene, install_handles

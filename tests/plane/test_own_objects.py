@@ -11,8 +11,9 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support.commands import kubectl
-from tests.plane.support.controllers import Owner, running_components
+from tests.plane.support.controllers import running_components
 from tests.plane.support.objects import delete, new_object, until_allowed, until_refused
 from unwind.addons.manifests import profile_rules
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest

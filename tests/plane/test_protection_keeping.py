@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.owners import Owner
 from tests.plane.support.commands import command
-from tests.plane.support.controllers import Owner, running_components
+from tests.plane.support.controllers import running_components
 from tests.plane.support.objects import absent, new_object
 from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, put_all, until_answered
 from tests.plane.support.protection_table import BY_ITSELF

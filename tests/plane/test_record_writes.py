@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import scene
-from tests.plane.support.controllers import HOLD, Owner, removal_deps
+from tests.plane.support.controllers import HOLD, removal_deps
 from tests.plane.support.transports import WrappedTransport
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps

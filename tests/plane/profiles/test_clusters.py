@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.plane.support.controllers import Owner
+from tests.owners import Owner
 from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.addons.manifests import ADDONS

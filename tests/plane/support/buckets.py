@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import objects
-from tests.plane.support.controllers import Owner
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import Resource

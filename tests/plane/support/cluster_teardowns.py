@@ -11,8 +11,9 @@ from weakref import WeakSet
 
 import msgspec
 
+from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.moved_cluster_adoption import MovedAddons
 from unwind.addons.step_source import SummarySteps

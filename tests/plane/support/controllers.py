@@ -1,4 +1,4 @@
-"""Controllers that run in the process of a test, and the keys that they own."""
+"""Controllers that run in the process of a test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unwind.teardown.step_removers import RemovalDeps
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from unwind.addons.caches import AddonCaches
     from unwind.clock import Clock
@@ -33,39 +33,6 @@ if TYPE_CHECKING:
 
 HOLD = "example.dev/hold"
 """A finalizer that no controller removes."""
-
-
-class Owner:
-    """Owns all keys except those that it has lost."""
-
-    def __init__(self, *lost: str) -> None:
-        self._lost = set(lost)
-        self._all = True
-        self._subscribed: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        return self._all and key not in self._lost
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self._subscribed.append(changed)
-
-    def lose(self, key: str, *, told: bool = True) -> None:
-        """`told`: whether subscribers are called. A replica that is cut off finds out only when it asks."""
-        self._lost.add(key)
-        if told:
-            self._notify()
-
-    def lose_all(self) -> None:
-        self._all = False
-        self._notify()
-
-    def gain(self, key: str) -> None:
-        self._lost.discard(key)
-        self._notify()
-
-    def _notify(self) -> None:
-        for changed in self._subscribed:
-            changed()
 
 
 @asynccontextmanager

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.eventually import eventually
-from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.owners import Owner
+from tests.plane.support.controllers import removal_deps, running_components
 from unwind.api.features import COMPANIONS
 from unwind.clock import SYSTEM
 from unwind.companions.handle_caches import HANDLES, HandleCaches

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.plane.support.controllers import removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE

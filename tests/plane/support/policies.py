@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.owners import Owner
+from tests.plane.support.controllers import removal_deps, running_components
 from tests.plane.support.example_deployer import ExampleDeployer
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
 from tests.namespaces import drop
-from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
+from tests.owners import Owner
+from tests.plane.support.controllers import HOLD, addon_controllers, removal_deps, running_components
 from tests.plane.support.objects import until_there
 from unwind.addons.caches import AddonCaches
 from unwind.api.names import SVELTOS_PAUSED_ANNOTATION

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.plane.support.controllers import removal_deps, running_components
 from tests.plane.support.objects import until_refused
 from tests.plane.support.removals import until_served
 from unwind.addons.caches import AddonCaches

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support import hook_schema
-from tests.plane.support.controllers import Owner, addon_controllers, removal_deps
+from tests.plane.support.controllers import addon_controllers, removal_deps
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.owners import Owner
 from tests.plane.support import karmada_members, profiles
-from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.plane.support.controllers import removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work

@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
-from tests.plane.support.controllers import Owner
+from tests.owners import Owner
 from tests.plane.support.karmada_members import running
 from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import config_map

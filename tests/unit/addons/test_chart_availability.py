@@ -45,6 +45,17 @@ async def looking(helm: Helm | None, clock: StillClock) -> AsyncIterator[ChartAv
         task.cancel()
 
 
+@asynccontextmanager
+async def asking_again(first: str, then: str, *, after: float) -> AsyncIterator[tuple[Scripted, ChartAvailability]]:
+    """Charts whose first answer has expired, and whose next one has not come yet."""
+    helm, clock = Scripted(first, then), StillClock()
+    async with looking(helm, clock) as charts:
+        assert await charts.why_not(WEB, within=10) == first
+        clock.advance(after)
+        helm.free.clear()
+        yield helm, charts
+
+
 async def test_a_chart_that_is_there_is_asked_for_once_in_a_while() -> None:
     helm, clock = Scripted("", "gone"), StillClock()
     async with looking(helm, clock) as charts:
@@ -77,22 +88,14 @@ async def test_what_takes_longer_than_a_request_has_is_there_for_the_next_one() 
 
 
 async def test_while_a_missing_chart_is_looked_for_again_the_old_reason_is_told() -> None:
-    helm, clock = Scripted("not found", ""), StillClock()
-    async with looking(helm, clock) as charts:
-        assert await charts.why_not(WEB, within=10) == "not found"
-        clock.advance(6)
-        helm.free.clear()
+    async with asking_again("not found", "", after=6) as (helm, charts):
         assert await charts.why_not(WEB, within=0) == "not found"
         helm.free.set()
         assert await charts.why_not(WEB, within=10) == ""
 
 
 async def test_that_a_chart_was_there_once_is_not_enough() -> None:
-    helm, clock = Scripted("", "gone"), StillClock()
-    async with looking(helm, clock) as charts:
-        assert await charts.why_not(WEB, within=10) == ""
-        clock.advance(61)
-        helm.free.clear()
+    async with asking_again("", "gone", after=61) as (_, charts):
         assert await charts.why_not(WEB, within=0) == LOOKING
 
 

@@ -181,6 +181,12 @@ class Passes:
     def now(self) -> Object | None:
         return self.objects.get(BUCKETS, "photos", namespace="default")
 
+    def left_to_the_operator(self) -> None:
+        """Assert that its finalizer was not removed."""
+        assert self.now
+        assert self.now["metadata"]["finalizers"] == [THEIRS]
+        assert self.ends.ledger == {}
+
 
 async def test_the_object_is_deleted_first_and_the_finalizer_of_the_operator_keeps_it() -> None:
     store = Store("photos")
@@ -200,9 +206,7 @@ async def test_an_end_that_reports_too_early_does_not_remove_the_finalizer() -> 
     passes = Passes(bucket(THEIRS, terminating=True), StoreEnd(Store("photos"), lies=True))
     with pytest.raises(TransientError, match="the store was asked"):
         await passes.enter()
-    assert passes.now
-    assert passes.now["metadata"]["finalizers"] == [THEIRS]
-    assert passes.ends.ledger == {}
+    passes.left_to_the_operator()
 
 
 async def test_an_operator_that_starts_meanwhile_keeps_its_finalizer() -> None:
@@ -211,9 +215,7 @@ async def test_an_operator_that_starts_meanwhile_keeps_its_finalizer() -> None:
         await passes.enter()
     with pytest.raises(Again, match="Bucket Operator is running again"):
         await passes.enter()
-    assert passes.now
-    assert passes.now["metadata"]["finalizers"] == [THEIRS]
-    assert passes.ends.ledger == {}
+    passes.left_to_the_operator()
 
 
 async def test_a_resource_that_is_kept_keeps_the_object_and_its_finalizers() -> None:

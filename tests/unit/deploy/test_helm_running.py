@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from unwind.errors import UnwindError
 from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError, complained
@@ -149,25 +150,12 @@ async def test_what_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytes
     assert not _runs(pid)
 
 
-class Losing:
-    """An owner that loses its shard, and tells nobody: the one that runs Helm has to look."""
-
-    def __init__(self) -> None:
-        self.mine = True
-
-    def owns(self, key: str) -> bool:
-        return self.mine
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
-
-
 async def test_it_is_ended_when_the_shard_that_it_works_for_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unwind.helm.program._GRACE", 0.1)
     monkeypatch.setattr("unwind.kube.fencing._LOOK", 0.05)
-    pids, owner = tmp_path / "pids", Losing()
+    pids, owner = tmp_path / "pids", Owner()
     helm = Helm(program(tmp_path, f"trap '' TERM; echo $$ > {pids}; while :; do sleep 0.02; done"))
 
     async def deploy(_: str) -> float | None:
@@ -176,7 +164,7 @@ async def test_it_is_ended_when_the_shard_that_it_works_for_is_lost(
 
     running = asyncio.create_task(deploy_once(Fences(owner).around(deploy, str)))
     pid = int(await until_there(pids))
-    owner.mine = False
+    owner.lose_all(told=False)  # it has to look
     async with asyncio.timeout(30):
         with pytest.raises(FencedError):
             await running

@@ -45,6 +45,12 @@ def answer(status: str, body: bytes = b"{}", **headers: str) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode() + body
 
 
+async def refusal(client: Client) -> int:
+    with pytest.raises(ApiError) as error:
+        await client.cluster_uid()
+    return error.value.code
+
+
 async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> None:
     busy = answer("429 Too Many Requests", Retry_After="0.1")
     down = answer("503 Service Unavailable", Retry_After="0.1")
@@ -55,9 +61,7 @@ async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> No
 
 async def test_a_retry_after_beyond_the_deadline_is_an_error() -> None:
     async with answering(answer("429 Too Many Requests", Retry_After="60")) as (client, _):
-        with pytest.raises(ApiError) as error:
-            await client.cluster_uid()
-        assert error.value.code == 429
+        assert await refusal(client) == 429
 
 
 async def test_an_error_without_retry_after_is_not_retried() -> None:
@@ -69,7 +73,5 @@ async def test_an_error_without_retry_after_is_not_retried() -> None:
 
 async def test_a_redirect_is_not_followed_because_it_would_expose_the_credentials() -> None:
     async with answering(answer("302 Found", Location="http://127.0.0.1:1/")) as (client, asked):
-        with pytest.raises(ApiError) as error:
-            await client.cluster_uid()
-        assert error.value.code == 302
+        assert await refusal(client) == 302
         assert len(asked) == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.testing import capture_logs
 
-from tests.unit.kube.test_fencing import Owner
+from tests.owners import Owner
 from unwind.errors import UnwindError
 from unwind.kube import fencing
 from unwind.kube.controller import Controller
@@ -84,10 +84,10 @@ async def test_all_keys_are_reconciled_when_a_cache_is_synced_and_when_shards_ch
             told()
         await idle(fruits)
         assert sorted(fruits.done) == ["apple", "pear"]
-        owner.tell(mine=False)
+        owner.lose_all()
         await idle(fruits)
         assert len(fruits.done) == 2  # nothing is written for another replica's shard
-        owner.tell(mine=True)
+        owner.gain_all()
         await idle(fruits)
         assert sorted(fruits.done[2:]) == ["apple", "pear"]
     assert fruits.measured("unwind_reconcile_seconds_count") == 6

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from unwind.kube import fencing
 from unwind.kube.fencing import Drain, FencedError, Fences
 from unwind.kube.workqueue import Queue
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-
-class Owner:
-    def __init__(self) -> None:
-        self.mine = True
-        self._told: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        return self.mine
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self._told.append(changed)
-
-    def tell(self, *, mine: bool) -> None:
-        self.mine = mine
-        for told in self._told:
-            told()
+class NewOwner(Owner):
+    """An owner that has just taken over from a process that may still write."""
 
     def unsettled(self, key: str) -> float:
         return 3.0
@@ -46,7 +30,7 @@ async def test_work_is_cancelled_when_its_owner_tells_of_the_loss() -> None:
     owner = Owner()
     work = asyncio.ensure_future(Fences(owner).around(forever, str)("key"))
     await asyncio.sleep(0)
-    owner.tell(mine=False)
+    owner.lose_all()
     with pytest.raises(FencedError, match="lost the shard of key"):
         await work
 
@@ -56,7 +40,7 @@ async def test_work_is_cancelled_also_when_nobody_tells_of_the_loss(monkeypatch:
     owner = Owner()
     work = asyncio.ensure_future(Fences(owner).around(forever, str)("key"))
     await asyncio.sleep(0)
-    owner.mine = False
+    owner.lose_all(told=False)
     async with asyncio.timeout(10):
         with pytest.raises(FencedError):
             await work
@@ -85,8 +69,8 @@ async def test_a_fence_that_was_lost_stays_lost_and_another_is_made_for_what_com
 
     fences = Fences(owner)
     await fences.around(reconcile, lambda _: "shard")("first")
-    owner.tell(mine=False)
-    owner.tell(mine=True)
+    owner.lose_all()
+    owner.gain_all()
     await fences.around(reconcile, lambda _: "shard")("second")
     go.set()
     await tasks[0]
@@ -95,7 +79,7 @@ async def test_a_fence_that_was_lost_stays_lost_and_another_is_made_for_what_com
 
 async def test_what_is_not_ours_is_called_and_cannot_write() -> None:
     owner = Owner()
-    owner.mine = False
+    owner.lose_all(told=False)
     called: list[str] = []
 
     async def reconcile(key: str) -> float | None:
@@ -119,7 +103,7 @@ async def test_a_timeout_inside_is_no_loss() -> None:
 
 
 async def test_a_shared_task_does_not_carry_the_fence_of_the_task_that_started_it() -> None:
-    owner, go, results = Owner(), asyncio.Event(), list[str]()
+    owner, go, results = NewOwner(), asyncio.Event(), list[str]()
 
     async def write(name: str) -> None:
         await go.wait()
@@ -138,7 +122,7 @@ async def test_a_shared_task_does_not_carry_the_fence_of_the_task_that_started_i
 
     async with asyncio.TaskGroup() as tasks:
         await Fences(owner).around(reconcile, str)("key")
-        owner.tell(mine=False)
+        owner.lose_all()
         go.set()
     assert results == ["own is refused", "shared writes"]
 
@@ -151,10 +135,12 @@ async def test_fences_are_not_checked_any_more_when_no_work_is_left(monkeypatch:
         return None
 
     await fences.around(reconcile, str)("key")
-    async with asyncio.timeout(10):
-        while fences._timer:
-            gc.collect()
-            await asyncio.sleep(0.01)
+
+    def over() -> bool:
+        gc.collect()
+        return not fences._timer
+
+    await eventually(over, "the end of the checks", within=10)
     assert not fences._fences
 
 
@@ -172,7 +158,7 @@ async def test_it_is_known_how_long_the_former_owner_may_write() -> None:
         found.append(fencing.unsettled())
         return None
 
-    await Fences(Owner()).around(reconcile, str)("key")
+    await Fences(NewOwner()).around(reconcile, str)("key")
     assert found == [3.0]
 
 
@@ -197,7 +183,7 @@ async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
 
     fenced = Fences(owner).around(reconcile, str)
     await fenced("lost")
-    owner.tell(mine=False)
+    owner.lose_all()
     writes.add("free")  # started later, without a fence
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(writes.run())

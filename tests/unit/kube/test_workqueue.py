@@ -55,6 +55,18 @@ class Work:
             self.active.remove(key)
 
 
+@asynccontextmanager
+async def working_on_a() -> AsyncIterator[tuple[Work, Queue[str]]]:
+    """A queue whose worker has the key `a`, and waits for its gate."""
+    work = Work()
+    work.gates["a"] = asyncio.Event()
+    queue: Queue[str] = Queue(work)
+    async with running(queue):
+        queue.add("a")
+        await settle()
+        yield work, queue
+
+
 async def test_a_key_added_twice_before_its_turn_is_worked_on_once() -> None:
     work = Work()
     queue: Queue[str] = Queue(work)
@@ -68,12 +80,7 @@ async def test_a_key_added_twice_before_its_turn_is_worked_on_once() -> None:
 
 
 async def test_a_key_added_while_it_is_worked_on_is_worked_on_once_more() -> None:
-    work = Work()
-    work.gates["a"] = asyncio.Event()
-    queue: Queue[str] = Queue(work)
-    async with running(queue):
-        queue.add("a")
-        await settle()
+    async with working_on_a() as (work, queue):
         for _ in range(3):
             queue.add("a")
         work.gates["a"].set()
@@ -181,12 +188,7 @@ async def test_what_is_added_while_a_queue_ends_waits_for_its_next_run() -> None
 
 
 async def test_a_queue_that_is_cancelled_cancels_its_workers() -> None:
-    work = Work()
-    work.gates["a"] = asyncio.Event()
-    queue: Queue[str] = Queue(work)
-    async with running(queue):
-        queue.add("a")
-        await settle()
+    async with working_on_a() as (work, _):
         assert work.active == ["a"]
     assert work.active == []
     assert work.done == []

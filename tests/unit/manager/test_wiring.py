@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tests.owners import Owner
 from unwind.api.annotation_values import DeletePolicy
 from unwind.api.features import ALL, DEFAULT, GATED, Feature, written
 from unwind.api.rights import Setting
@@ -36,16 +37,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
 
 
-class Shards:
-    """An owner of everything."""
-
-    def owns(self, key: str) -> bool:
-        return True
-
-    def subscribe(self, changed: object) -> None:
-        pass
-
-
 def wired(client: Client, features: Features = ALL) -> list[Components]:
     registry = new_registry()
     return components(
@@ -57,7 +48,7 @@ def wired(client: Client, features: Features = ALL) -> list[Components]:
             feature_gates=parse("ResourcesDeletionProtection=true"),
             registry=registry,
             metrics=Metrics(registry),
-            shards=cast("Any", Shards()),
+            shards=cast("Any", Owner()),
             recorder=cast("Any", None),
             policy=DeletePolicy.MANAGE,
             best_effort=60.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.unit.kube.test_fencing import Owner
+from tests.owners import Owner
 from unwind.api.meta import ObjectRef
 from unwind.kube.errors import UnreachableError
 from unwind.kube.fencing import Fences

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 import msgspec
 
+from tests.unit.teardown.teardown_courses import at
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import (
     TIMELINE_SHOWN,
@@ -23,13 +22,9 @@ from unwind.api.unwind import (
     TimelineEvent,
 )
 from unwind.planning import timeline
+from unwind.testing.clock import START
 
-START = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 PLAN = Plan(steps=(Step(name="top", needs=("base",), wave=1), Step(name="base", wave=2)), waves=2)
-
-
-def at(seconds: int) -> dt.datetime:
-    return START + dt.timedelta(seconds=seconds)
 
 
 def blocker(name: str = "data", *, since: int = 0, reason: str = "Finalizer", step: str = "top") -> Blocker:

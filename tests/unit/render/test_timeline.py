@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.unit.render.teardown_courses import START, at, blocked, blocker, over, ran, step, teardown, waits
+from tests.unit.teardown.teardown_courses import at, blocked, blocker, over, ran, step, teardown, waits
 from unwind.api.unwind import Plan, StepState, Teardown, TeardownSpec
 from unwind.render.timeline import shortened, ticks, timeline_chart, timeline_document
+from unwind.testing.clock import START
 
 
 def test_each_step_tells_how_long_it_took_and_what_it_waited_for() -> None:

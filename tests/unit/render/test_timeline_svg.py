@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.render.teardown_courses import at, blocked, over, ran, step, teardown, waits
+from tests.unit.teardown.teardown_courses import at, blocked, over, ran, step, teardown, waits
 from unwind.api.unwind import Teardown
 from unwind.render.timeline import timeline_chart
 from unwind.render.timeline_svg import timeline_svg

@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.unit.render.teardown_courses import at, over, ran, step, teardown, waits
+from tests.unit.teardown.teardown_courses import at, over, ran, step, teardown, waits
 from unwind.api.unwind import Release
 from unwind.render.timeline import timeline_chart
 from unwind.render.timeline_text import TimelineText

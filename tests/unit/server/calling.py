@@ -125,3 +125,14 @@ class Held:
             self.cancelled.set()
             raise
         return Response(body)
+
+
+@asynccontextmanager
+async def handling() -> AsyncIterator[tuple[Held, Served, Caller]]:
+    """A listener that handles one request, and the connection that it came over."""
+    held = Held()
+    async with serving(Route(path="/held", name="held", handler=held)) as served:
+        caller = await served.caller()
+        await caller.send(post("/held"))
+        await held.came.acquire()
+        yield held, served, caller

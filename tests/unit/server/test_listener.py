@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.eventually import eventually
-from tests.unit.server.calling import ECHO, Caller, Held, echo, post, serving
+from tests.unit.server.calling import ECHO, Caller, Held, echo, handling, post, serving
 from unwind.server.listener import Limits
 from unwind.server.routes import Request, Response, Route, sentence
 
@@ -133,22 +133,17 @@ async def test_a_route_that_is_not_ready_answers_503_at_once_and_later_does_not(
 
 
 async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
-    async def slow(body: bytes, request: Request) -> Response:
-        await asyncio.sleep(0.05)
-        return Response(body)
-
-    async with serving(ECHO, Route(path="/slow", name="slow", handler=slow)) as served:
+    held = Held()
+    async with serving(ECHO, Route(path="/held", name="held", handler=held)) as served:
         caller = await served.caller()
-        await caller.send(post("/slow", b"1") + post("/echo", b"2") + post("/slow", b"3") + post("/echo", b"4"))
+        await caller.send(post("/held", b"1") + post("/echo", b"2") + post("/held", b"3") + post("/echo", b"4"))
+        await held.came.acquire()
+        held.go.set()
         assert [(await caller.answer()).body for _ in range(4)] == [b"1", b"2", b"3", b"4"]
 
 
 async def test_more_requests_sent_ahead_than_are_remembered_are_refused() -> None:
-    held = Held()
-    async with serving(Route(path="/held", name="held", handler=held)) as served:
-        caller = await served.caller()
-        await caller.send(post("/held"))
-        await held.came.acquire()
+    async with handling() as (held, _, caller):
         await caller.send(post("/held") * 99)
         assert (await caller.answer()).status == 429
         await held.cancelled.wait()
@@ -205,7 +200,7 @@ async def test_a_handler_that_will_not_be_ended_keeps_its_place_but_not_its_call
 
     async def stubborn(body: bytes, request: Request) -> Response:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await go.wait()
         return Response(b"too late")
@@ -359,11 +354,7 @@ async def test_closing_lets_what_is_under_way_finish_and_accepts_nothing_more() 
 
 
 async def test_closing_waits_no_longer_than_it_was_told() -> None:
-    held = Held()
-    async with serving(Route(path="/held", name="held", handler=held)) as served:
-        caller = await served.caller()
-        await caller.send(post("/held"))
-        await held.came.acquire()
+    async with handling() as (held, served, _):
         await served.listener.close(grace=0.1)
         await held.cancelled.wait()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import msgspec
 
+from tests.unit.teardown.teardown_courses import at, blocked, ran, ref
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import OWNER_LABEL
 from unwind.api.unwind import (
@@ -21,15 +21,13 @@ from unwind.api.unwind import (
     Release,
     Step,
     StepState,
-    StepStatus,
     Teardown,
     TeardownSpec,
     TeardownStatus,
     TimelineEntry,
-    TimelineEvent,
 )
+from unwind.testing.clock import START
 
-START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 CLUSTER = ObjectRef(
     group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="prod", uid="c-1"
 )
@@ -41,30 +39,26 @@ OWNER = ObjectRef(
     name="web-capi-prod",
     uid="s-1",
 )
-CLAIM = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace="shop", name="data", uid="p-1")
-
-
-def at(seconds: int) -> dt.datetime:
-    return START + dt.timedelta(seconds=seconds)
+CLAIM = msgspec.structs.replace(ref("data"), uid="p-1")
 
 
 def teardown(
     *, uid: str = "t-1", phase: Phase = Phase.RELEASED, cause: Cause = Cause.CLUSTER_DELETED, **target: str
 ) -> Teardown:
-    ref = msgspec.structs.replace(CLUSTER, **target)
+    target_ref = msgspec.structs.replace(CLUSTER, **target)
     status: dict[str, Any] = {"phase": phase.value}
     if phase.finished:
         state = StepState.GIVEN_UP if phase is Phase.RELEASED else StepState.REMOVED
         status |= {
             "finished_at": at(60),
             "left": 1,
-            "steps": (StepStatus(name="web", state=state.value, started_at=at(0), since=at(59)),),
+            "steps": (ran("web", 0, 59, state),),
         }
     if phase is Phase.RELEASED:
         status["release"] = Release(reason="Forced", message="no backup any more", by="ann", at=at(58))
     return Teardown(
         metadata=ObjectMeta(
-            name=ref.uid,
+            name=target_ref.uid,
             uid=uid,
             resource_version="7",
             finalizers=("example.dev/wait",),
@@ -72,8 +66,8 @@ def teardown(
             annotations={"kubectl.kubernetes.io/last-applied-configuration": "{password: s3cret}"},
         ),
         spec=TeardownSpec(
-            target=ref,
-            title=f"Cluster {ref.namespace}/{ref.name}",
+            target=target_ref,
+            title=f"Cluster {target_ref.namespace}/{target_ref.name}",
             cause=cause.value,
             requested_at=START,
             plan=Plan(steps=(Step(name="web", object=OWNER, effort="Enforce", wave=1, objects=3),), waves=1, objects=3),
@@ -104,15 +98,7 @@ def inventory(owner: str = OWNER.uid, *, noted_at: int = 58, provisional: bool =
 
 
 def block(name: str, start: int, end: int | None = None) -> TimelineEntry:
-    return TimelineEntry(
-        at=at(start),
-        until=None if end is None else at(end),
-        event=TimelineEvent.BLOCKED.value,
-        step="web",
-        object=msgspec.structs.replace(CLAIM, name=name, uid=name),
-        reason="Finalizer",
-        message="it waits",
-    )
+    return msgspec.structs.replace(blocked("web", start, end, name=name), message="it waits", by="")
 
 
 def with_timeline(one: Teardown, *entries: TimelineEntry, omitted: int = 0) -> Teardown:

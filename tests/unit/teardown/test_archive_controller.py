@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from contextlib import asynccontextmanager
@@ -13,7 +12,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.owners import Owner
 from tests.unit.teardown.archived_teardowns import block, inventory, teardown, with_timeline
+from tests.unit.teardown.record_controllers import idle, running_on
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import manifest
 from unwind.api.names import SET_ASIDE_LABEL, EventReason
@@ -32,30 +33,10 @@ from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.teardown.archive_documents import ArchivedTeardown
-
-
-class Shards:
-    """An owner of everything, until a test says otherwise."""
-
-    def __init__(self) -> None:
-        self.all = True
-        self.changed: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        del key
-        return self.all
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self.changed.append(changed)
-
-    def take(self) -> None:
-        self.all = True
-        for changed in self.changed:
-            changed()
 
 
 class Events:
@@ -84,7 +65,7 @@ class Scene:
         self.version = 7
         self.caches = AddonCaches(client, clock=self.clock)
         self.keys = RecordKeys(client, namespace="home")
-        self.shards, self.events, self.registry = Shards(), Events(), CollectorRegistry()
+        self.shards, self.events, self.registry = Owner(), Events(), CollectorRegistry()
         self.directory = ArchiveDirectory(path)
         self.archive = ArchiveController(
             self.directory,
@@ -109,12 +90,7 @@ class Scene:
 
     async def settled(self) -> None:
         """Return when the queue is idle. Files are written in a thread, so this takes real time."""
-        queue = self.archive._queue
-        for _ in range(2000):
-            await asyncio.sleep(0.001)
-            if not (queue.depth or queue.working):
-                return
-        pytest.fail("the queue does not become idle")
+        await idle(self.archive._queue, every=0.001)
 
     def documents(self) -> list[ArchivedTeardown]:
         return [item for item in self.directory.documents() if not isinstance(item, SkippedFile)]
@@ -126,16 +102,8 @@ class Scene:
 @asynccontextmanager
 async def running(path: Path, before: Scene | None = None) -> AsyncIterator[Scene]:
     it = Scene(path, before)
-    await it.keys.load()
-    it.caches.teardowns._version = "1"
-    it.caches.teardowns._synced.set()
-    task = asyncio.create_task(it.archive.run())
-    await asyncio.sleep(0)
-    try:
+    async with running_on(it.caches, it.keys, it.archive):
         yield it
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.finished])
@@ -182,7 +150,7 @@ async def test_the_ledger_of_another_is_not_read_for_a_plan_that_the_manager_did
 
 async def test_what_ended_while_no_manager_ran_is_written_by_the_next(tmp_path: Path) -> None:
     async with running(tmp_path) as first:
-        first.shards.all = False  # killed before it wrote anything
+        first.shards.lose_all(told=False)  # killed before it wrote anything
         ended = first.see(teardown())
         await first.settled()
         assert first.documents() == []
@@ -230,7 +198,7 @@ async def test_without_an_archive_nothing_is_kept_longer() -> None:
 
 async def test_a_replica_finds_what_another_one_wrote(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
-        it.shards.all = False
+        it.shards.lose_all(told=False)
         ended = it.see(teardown())
         await it.settled()
         assert not it.archive.holds(ended)
@@ -247,10 +215,10 @@ async def test_a_replica_finds_what_another_one_wrote(tmp_path: Path) -> None:
 
 async def test_a_replica_that_takes_over_writes_what_is_missing(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
-        it.shards.all = False
+        it.shards.lose_all(told=False)
         it.see(teardown())
         await it.settled()
-        it.shards.take()
+        it.shards.gain_all()
         await it.settled()
         assert len(it.documents()) == 1
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.teardown.archived_teardowns import CLAIM, CLUSTER, OWNER, at, block, inventory, teardown, with_timeline
+from tests.unit.teardown.archived_teardowns import CLAIM, CLUSTER, OWNER, block, inventory, teardown, with_timeline
+from tests.unit.teardown.teardown_courses import at
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.unwind import Cause, Phase, Teardown, TeardownSpec
 from unwind.teardown.archive_documents import (

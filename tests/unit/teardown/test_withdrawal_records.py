@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.owners import Owner
+from tests.unit.teardown.archived_teardowns import CLUSTER, OWNER
+from tests.unit.teardown.record_controllers import idle, running_on
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectMeta, ObjectRef, find, manifest
 from unwind.api.names import (
@@ -59,31 +60,17 @@ if TYPE_CHECKING:
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_runner import StepRunner
 
-OWNER = ObjectRef(
-    group=CLUSTER_SUMMARIES.group,
-    version=CLUSTER_SUMMARIES.version,
-    kind=CLUSTER_SUMMARIES.kind,
-    namespace="fleet",
-    name="web-capi-prod",
-    uid="s-1",
-)
-MEMBER = ObjectRef(
-    group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="prod", uid="c-1"
-)
 HELD = ObjectRef(version="v1", kind="ConfigMap", namespace="shop", name="held", uid="m-1")
 STEP = "ClusterProfile/web"
 KEEP = timedelta(days=7)
 
 
-class Shards:
-    """An owner of everything."""
+class OwnerOfProd(Owner):
+    """Is asked for the shard of the cluster."""
 
     def owns(self, key: str) -> bool:
         assert key == "fleet/prod"
-        return True
-
-    def subscribe(self, changed: object) -> None:
-        pass
+        return super().owns(key)
 
 
 class Removing:
@@ -119,7 +106,7 @@ class Scene:
             self.caches,
             deps,
             keys=self.keys,
-            owner=Shards(),
+            owner=OwnerOfProd(),
             metrics=Metrics(CollectorRegistry()),
             keep=KEEP,
         )
@@ -131,7 +118,7 @@ class Scene:
             owner=OWNER,
             annotations=annotations or {},
             deleted_at=self.clock.now() - timedelta(seconds=ago),
-            member=MEMBER,
+            member=CLUSTER,
             step=STEP,
             effort=effort,
             wake=self._wake,
@@ -149,12 +136,7 @@ class Scene:
 
     async def settled(self) -> None:
         """Return when the queue is idle."""
-        queue = self.records._queue
-        for _ in range(200):
-            await asyncio.sleep(0)
-            if not (queue.depth or queue.working):
-                return
-        pytest.fail("the queue does not become idle")
+        await idle(self.records._queue)
 
     async def found(self) -> list[Teardown]:
         return msgspec.convert(await self.objects.client.list(TEARDOWNS), list[Teardown])
@@ -176,7 +158,7 @@ class Scene:
         note = LedgerNote(reason="Forced", by="ann", at=START) if noted else None
         entry = Entry(object=HELD, resource="configmaps", state=state.value, ledger=note)
         spec = InventorySpec(
-            owner=OWNER, member=MemberRef(object=MEMBER, system_uid="k-1"), chunk=number, entries={"held": entry}
+            owner=OWNER, member=MemberRef(object=CLUSTER, system_uid="k-1"), chunk=number, entries={"held": entry}
         )
         meta = ObjectMeta(name=f"{OWNER.uid}-{number}", namespace="home", labels={OWNER_LABEL: OWNER.uid})
         self.objects.put(manifest(INVENTORIES, Inventory(metadata=meta, spec=spec)))
@@ -188,17 +170,8 @@ class Scene:
 @asynccontextmanager
 async def running() -> AsyncIterator[Scene]:
     it = Scene()
-    await it.keys.load()
-    # As if the informer had listed: from then on it has each write at once.
-    it.caches.teardowns._version = "1"
-    it.caches.teardowns._synced.set()
-    task = asyncio.create_task(it.records.run())
-    await asyncio.sleep(0)
-    try:
+    async with running_on(it.caches, it.keys, it.records):
         yield it
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_removal_that_ends_within_five_seconds_writes_nothing() -> None:
@@ -216,7 +189,7 @@ async def test_a_removal_that_takes_five_seconds_has_a_record_with_its_progress_
         it.follow(it.removal(), removing)
         await it.pass_time(RECORD_AFTER)
         record = await it.record()
-        assert (record.metadata.name, record.spec.cause, record.spec.member) == ("s-1", Cause.WITHDRAWN, MEMBER)
+        assert (record.metadata.name, record.spec.cause, record.spec.member) == ("s-1", Cause.WITHDRAWN, CLUSTER)
         assert record.spec.title == f"{STEP} on Cluster fleet/prod"
         assert it.keys.genuine(record)
         assert (record.phase, record.status.removed, record.status.wave) == (Phase.REMOVING, "1/3", "1/1")
@@ -296,7 +269,7 @@ async def test_a_paused_cluster_is_the_blocker_and_no_deadline_passes() -> None:
         it.records.hold(it.removal(deadline), paused=True)
         await it.pass_time(60)
         record = await it.record()
-        assert [item.object for item in record.status.blockers] == [MEMBER]
+        assert [item.object for item in record.status.blockers] == [CLUSTER]
         assert find(record.status.conditions, ConditionType.PAUSED)
         assert it.woken == 0
         assert await it.records.let_go(it.removal(deadline), paused=True) is None

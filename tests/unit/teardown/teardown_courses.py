@@ -18,8 +18,7 @@ from unwind.api.unwind import (
     TimelineEntry,
     TimelineEvent,
 )
-
-START = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+from unwind.testing.clock import START
 
 
 def at(seconds: int) -> dt.datetime:
