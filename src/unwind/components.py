@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.features import ALL
+from unwind.clock import ServerClock
+from unwind.kube.controller import ControllerDeps
 from unwind.kube.informers import InformerFactory
 from unwind.server.path_segments import Segments
 from unwind.server.reachability import Answering
@@ -110,6 +112,11 @@ class ManagerContext:
     ) -> None:
         self.client = client
         """The client of the management cluster."""
+        self.clock = ServerClock(client.time)
+        """For what counts from times that the API server wrote."""
+        self.controllers = ControllerDeps(client=client, owner=shards, metrics=metrics, recorder=recorder)
+        self.server_time = msgspec.structs.replace(self.controllers, clock=self.clock)
+        """The same, with the clock of the API server."""
         self.informers = InformerFactory(client)
         """Watches of the management cluster that several components need."""
         self.namespace = namespace

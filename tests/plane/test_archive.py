@@ -12,10 +12,9 @@ import pytest
 import pytest_asyncio
 
 from tests.eventually import eventually
-from tests.owners import Owner
 from tests.plane.support import commands
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers
-from tests.plane.support.controllers import HOLD, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, controller_deps, removal_deps, running_components
 from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace
 from unwind.addons.caches import AddonCaches
@@ -151,27 +150,17 @@ async def archiving(client: Client, home: str, path: Path) -> AsyncIterator[None
     """A manager of requests with an archive."""
     async with manager_client(client, home) as own, removal_deps(own, home, clock=SYSTEM) as deps:
         caches, registry = AddonCaches(own), new_registry()
-        metrics, keys, recorder = Metrics(registry), RecordKeys(own, namespace=home), Recorder(own, instance="test")
+        keys, recorder = RecordKeys(own, namespace=home), Recorder(own, instance="test")
+        shared = controller_deps(own, metrics=Metrics(registry), recorder=recorder)
         archive = ArchiveController(
-            ArchiveDirectory(path),
-            caches,
-            deps.inventories,
-            keys=keys,
-            owner=Owner(),
-            metrics=metrics,
-            registry=registry,
-            recorder=recorder,
-            clock=SYSTEM,
+            shared, ArchiveDirectory(path), caches, deps.inventories, keys=keys, registry=registry
         )
         controller = RequestController(
-            own,
+            shared,
             caches,
             msgspec.structs.replace(deps, archive=archive),
-            owner=Owner(),
-            metrics=metrics,
             refusals=partial(refusals, home=home),
             keys=keys,
-            recorder=recorder,
         )
         shards = Shards(own, namespace=home, identity="archiving")
         async with running_components((caches, controller, archive, recorder, shards)):

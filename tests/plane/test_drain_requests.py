@@ -12,10 +12,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.commands import command
-from tests.plane.support.controllers import HOLD, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, controller_deps, removal_deps, running_components
 from tests.plane.support.drains import DrainScene
 from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace, tidy, user
@@ -32,10 +31,8 @@ from unwind.drain.requests import DrainRequests
 from unwind.errors import UnwindError
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
-from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until_absent
 from unwind.kube.shards import Shards
-from unwind.manager.health import new_registry
 from unwind.members.targets import capi_ref
 from unwind.preview.removal_forecast import refusals
 from unwind.teardown.request_controller import RequestController
@@ -75,11 +72,9 @@ class RequestScene(DrainScene):
             reader = Policies(own, policy_caches, clusters=lambda: CLUSTERS)
             async with removal_deps(own, HOME, clock=StillClock()) as deps:
                 controller = RequestController(
-                    own,
+                    controller_deps(own, clock=deps.clock),
                     caches,
                     deps,
-                    owner=Owner(),
-                    metrics=Metrics(new_registry()),
                     refusals=partial(refusals, home=HOME),
                     others=DrainRequests(own, deps, reader if installed else None, lambda: CLUSTERS),
                 )
@@ -324,7 +319,7 @@ async def test_a_manager_that_does_not_know_drains_deletes_nothing_for_such_a_re
         caches = AddonCaches(own, clock=StillClock())
         # As version 0.2.0: every request is for the deletion of its target.
         older = RequestController(
-            own, caches, deps, owner=Owner(), metrics=Metrics(new_registry()), refusals=partial(refusals, home=HOME)
+            controller_deps(own, clock=deps.clock), caches, deps, refusals=partial(refusals, home=HOME)
         )
         async with running_components((caches, older)):
             await it.ask()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest_asyncio
-from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
-from tests.owners import Owner
 from tests.plane.support import karmada_members
 from tests.plane.support.cluster_teardowns import CapiCluster
+from tests.plane.support.controllers import controller_deps
 from tests.plane.support.unjoins import UnjoinScene
 from unwind.addons.step_source import SummarySteps
 from unwind.api import capi
@@ -30,7 +29,6 @@ from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.discovery import Named
 from unwind.kube.events import EVENTS, Recorder
-from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until, until_absent
 from unwind.members import targets
 from unwind.preview import cluster_preview
@@ -94,13 +92,12 @@ async def controllers(
 ) -> AsyncIterator[None]:
     """The controllers of members, and those of deleted Clusters. `namespace`: where the inventories are. `clock`: of
     the pairs. `counted`: gets what their controller asks members by."""
-    everything, metrics = Owner(), Metrics(CollectorRegistry())
     recorders: list[Recorder] = []
     withdrawals: list[WithdrawalRecords] = []
 
     def withdrawing(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         keys = RecordKeys(own, namespace=namespace)
-        withdrawals.append(WithdrawalRecords(own, addons, deps, keys=keys, owner=everything, metrics=metrics))
+        withdrawals.append(WithdrawalRecords(controller_deps(own, clock=deps.clock), addons, deps, keys=keys))
         return withdrawals[0]
 
     def pairing(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
@@ -108,32 +105,23 @@ async def controllers(
         secrets, members = addons.sources[SECRETS.kind], CountedMembers(deps.members)
         if counted is not None:
             counted.append(members)
-        return PairController(
-            own,
-            caches,
-            addons.clusters,
-            secrets,
-            cast("Members", members),
-            owner=everything,
-            metrics=metrics,
-            recorder=recorders[0],
-            clock=clock,
-        )
+        shared = controller_deps(own, recorder=recorders[0], clock=clock)
+        return PairController(shared, caches, addons.clusters, secrets, cast("Members", members))
 
     def reporting(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         return recorders[0]
 
     def works(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         secrets, records = addons.sources[SECRETS.kind], withdrawals[0]
-        return WorkController(own, caches, secrets, deps, owner=everything, metrics=metrics, records=records)
+        return WorkController(controller_deps(own, clock=deps.clock), caches, secrets, deps, records=records)
 
     def unjoining(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         secrets = addons.sources[SECRETS.kind]
-        return UnjoinController(own, caches, addons.teardowns, secrets, deps, owner=everything, metrics=metrics)
+        return UnjoinController(controller_deps(own, clock=deps.clock), caches, addons.teardowns, secrets, deps)
 
     def teardowns(own: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
         sources = (SummarySteps(own, addons), MemberSteps(own, caches, deps.inventories))
-        return ClusterTeardownController(own, addons, deps, sources=sources, owner=everything, metrics=metrics)
+        return ClusterTeardownController(controller_deps(own, clock=deps.clock), addons, deps, sources=sources)
 
     more = (pairing, reporting) if pairs else ()
     async with karmada_members.running(client, *more, withdrawing, works, unjoining, teardowns, namespace=namespace):

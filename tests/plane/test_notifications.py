@@ -20,7 +20,7 @@ from tests.eventually import eventually
 from tests.https_sinks import NEVER, HttpsSink, https_sink
 from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import ensure_installed, scene
-from tests.plane.support.controllers import running_components
+from tests.plane.support.controllers import controller_deps, running_components
 from tests.plane.support.example_deployer import deployed, running_deployer
 from tests.plane.support.manager_process import running
 from tests.plane.support.policies import PolicyScene, install_handles
@@ -33,8 +33,6 @@ from unwind.api.unwind import TEARDOWNS, Cause, Phase, PolicyRef, Teardown, Tear
 from unwind.companions.policy_reader import PolicyCaches
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
-from unwind.kube.metrics import Metrics
-from unwind.manager.health import new_registry
 from unwind.members.cluster_caches import ClusterCaches
 from unwind.notifications import rules, sinks
 from unwind.notifications.addresses import AddressRules
@@ -189,16 +187,12 @@ class NotificationScene:
         hosts = frozenset(sink.host for sink in found) if allow else frozenset()
         authorities = b"".join(sink.authority.certificate for sink in found)
         controller = NotificationController(
-            self.own,
+            controller_deps(self.own, owner=owner, recorder=self.recorder, clock=self.clock),
             NotificationCaches(caches, policies),
             delivery(AddressRules(allowed=hosts), trust(authorities), user_agent="unwind-manager"),
             keys=self.keys,
             namespace=self.home,
-            owner=owner or Owner(),
-            metrics=Metrics(new_registry()),
             counted=self.counted,
-            clock=self.clock,
-            recorder=self.recorder,
         )
         async with running_components((caches, policies, controller, self.recorder)):
             yield controller

@@ -12,7 +12,7 @@ import msgspec
 from tests.eventually import eventually
 from tests.owners import Owner
 from tests.plane.support.cluster_teardowns import scene
-from tests.plane.support.controllers import HOLD, removal_deps
+from tests.plane.support.controllers import HOLD, controller_deps, removal_deps
 from tests.plane.support.transports import WrappedTransport
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
@@ -22,9 +22,7 @@ from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import ServerClock, SystemClock
 from unwind.kube.client import Client
-from unwind.kube.metrics import Metrics
 from unwind.kube.transport import HttpTransport
-from unwind.manager.health import new_registry
 from unwind.testing.managers import manager_client, manager_connection
 
 if TYPE_CHECKING:
@@ -76,8 +74,8 @@ class Slow(WrappedTransport):
 async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIterator[None]:
     caches = AddonCaches(client, clock=clock)
     async with removal_deps(client, HOME, clock=clock) as deps:
-        sources, metrics = (SummarySteps(client, caches),), Metrics(new_registry())
-        controller = ClusterTeardownController(client, caches, deps, sources=sources, owner=owner, metrics=metrics)
+        shared, sources = controller_deps(client, owner=owner, clock=clock), (SummarySteps(client, caches),)
+        controller = ClusterTeardownController(shared, caches, deps, sources=sources)
         tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
         try:
             yield

@@ -26,7 +26,6 @@ from unwind.api.sveltos import (
     ProfileResources,
 )
 from unwind.api.unwind import EntryState
-from unwind.clock import SYSTEM
 from unwind.inventory.inventories import items
 from unwind.kube.controller import Controller
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -37,12 +36,9 @@ if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches
     from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Inventory
-    from unwind.clock import Clock
     from unwind.inventory.inventories import Inventories
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.members.targets import ClusterKey
 
 # An object is limited to 1.5 MB, and about ten profiles may share this one; the Inventories are complete.
@@ -116,16 +112,11 @@ class ConfigurationController(Controller["ClusterKey"]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: AddonCaches,
         inventories: Inventories,
-        *,
-        owner: ShardOwner,
-        metrics: Metrics,
-        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._inventories = inventories
         self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}
         """The deployed features of each summary by uid, with the state that they were computed for."""

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches
     from unwind.api.sveltos import ClusterSummary
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.members.member import Member
     from unwind.members.targets import AddonTarget
     from unwind.teardown.step_removers import RemovalDeps
@@ -110,9 +108,8 @@ class OwnerRecordController(Controller[ClusterKey]):
     name = "owner records"
     _caches: AddonCaches
 
-    def __init__(self, client: Client, caches: AddonCaches, *, owner: ShardOwner, metrics: Metrics) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics)
-        self._client = client
+    def __init__(self, shared: ControllerDeps, caches: AddonCaches) -> None:
+        super().__init__(shared, caches)
         caches.summaries.subscribe(self._summary_changed)
         caches.follow_targets(self._target_changed)
 

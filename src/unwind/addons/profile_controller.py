@@ -33,12 +33,9 @@ if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.api.meta import Condition
     from unwind.api.sveltos import ClusterSummaryStatus
-    from unwind.clock import Clock
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.members.targets import AddonTarget
     from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
@@ -65,20 +62,15 @@ class ProfileController(Controller[ProfileKey]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: AddonCaches,
         *,
-        owner: ShardOwner,
-        metrics: Metrics,
         gate: GateStatus | None = None,
         gates: ChosenGates | None = None,
-        recorder: Recorder | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
         """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
-        self._gated = Gated(gate, recorder, self._gate_changed, gates)
+        super().__init__(shared, caches)
+        self._gated = Gated(gate, shared.recorder, self._gate_changed, gates)
         self._taken: dict[ProfileMatch, str] = {}
         """Why a summary cannot be created: its name is in use by another profile or cluster."""
         self._withdrawing: dict[str, asyncio.Event] = {}
@@ -87,11 +79,11 @@ class ProfileController(Controller[ProfileKey]):
             "matches",
             self._reconcile_pair,
             lambda pair: pair.cluster.shard,
-            owner=owner,
-            metrics=metrics,
+            owner=shared.owner,
+            metrics=shared.metrics,
             group=lambda pair: pair.cluster,
             per_group=_SIDE_BY_SIDE,
-            clock=clock,
+            clock=shared.clock,
             failed=self._failed,
         )
         self._status_queue: Queue[ProfileKey] = Queue(self._write_status_later, clock=SYSTEM, failed=self._failed)

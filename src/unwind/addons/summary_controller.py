@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from unwind.deploy.prune import Prunes
     from unwind.helm.program import Helm
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.withdrawal_records import WithdrawalRecords
@@ -62,28 +60,25 @@ class SummaryController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: AddonCaches,
         deps: RemovalDeps,
         *,
-        owner: ShardOwner,
-        metrics: Metrics,
         records: WithdrawalRecords,
         helm: Helm | None = None,
         keys: RecordKeys | None = None,
     ) -> None:
         """`records`: writes Teardowns of withdrawals."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
-        self._client = client
+        super().__init__(shared, caches, per_group=_SIDE_BY_SIDE)
         self._records = records
-        self._writer = SummaryWriter(client, caches, clock=deps.clock)
-        self._deploying = SummaryDeployment(client, deps, helm=helm)
+        self._writer = SummaryWriter(shared.client, caches, clock=shared.clock)
+        self._deploying = SummaryDeployment(shared.client, deps, helm=helm)
         self._withdrawal = SummaryWithdrawal(
-            client,
+            shared.client,
             caches,
             deps,
             self._writer,
-            keys=keys or RecordKeys(client, namespace=deps.inventories.namespace),
+            keys=keys or RecordKeys(shared.client, namespace=deps.inventories.namespace),
             records=records,
             releases=HelmReleases(helm),  # without the helm binary a release is blocked
             enqueue=self._queue.add,

@@ -328,7 +328,7 @@ class Gated:
     def __init__(
         self,
         gate: GateStatus | None,
-        recorder: Recorder | None,
+        recorder: Recorder,
         changed: Callable[[], None],
         chosen: ChosenGates | None = None,
     ) -> None:
@@ -375,7 +375,7 @@ class Gated:
         """Emit an Event when one of the conditions becomes true."""
         for type_ in _GATE_CONDITIONS:
             found = find(now, type_)
-            if self._recorder and found and find(profile.status.conditions, type_) is None:
+            if found and find(profile.status.conditions, type_) is None:
                 meta = profile.metadata
                 it = Regarding(resource.api_version, resource.kind, meta.name, meta.uid, meta.namespace)
                 self._recorder.report(it, found.type, found.message, action="Hold", type="Warning")

@@ -32,12 +32,9 @@ if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import CapiClusters
     from unwind.members.targets import AddonTarget
     from unwind.teardown.drafts import Drafted, TeardownNotice
@@ -73,41 +70,34 @@ class ClusterTeardownController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: ClusterTeardownCaches,
         deps: RemovalDeps,
         *,
         sources: Iterable[FollowedSource],
-        owner: ShardOwner,
-        metrics: Metrics,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
-        recorder: Recorder | None = None,
         with_credentials: bool = True,
         may_release: MayRelease | None = None,
     ) -> None:
         """`sources`: the step sources of a cluster. `keep`: how long the record is kept. `with_credentials`: a feature
         deploys to clusters, so that their credentials may have our finalizer. `may_release`: whether a user may
         force-release a cluster; default: each user who may set the annotation."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._with_credentials = with_credentials
         self._may_release = may_release
         self._deps = deps
         self._teardowns = caches.teardowns
-        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
+        self._keys = keys or RecordKeys(shared.client, namespace=deps.inventories.namespace)
         self._keys.follow(caches.sources[SECRETS.kind])
-        self._recorder = recorder
         self._records = TeardownRecords(
-            client,
+            shared,
             caches.teardowns,
             self._deps.inventories,
             keys=self._keys,
-            recorder=recorder,
             group=capi.CLUSTERS.group,
             cause=Cause.CLUSTER_DELETED,
             keep=keep,
-            clock=deps.clock,
             archive=deps.archive,
         )
         self._runners: RunningTeardowns[TeardownRunner] = RunningTeardowns(
@@ -115,7 +105,9 @@ class ClusterTeardownController(Controller[Key]):
         )
         self._followed = tuple(sources)
         self._sources = Sources(self._followed)
-        self._moves = ClusterMoves(client, deps.inventories, sources=self._followed, with_credentials=with_credentials)
+        self._moves = ClusterMoves(
+            shared.client, deps.inventories, sources=self._followed, with_credentials=with_credentials
+        )
         caches.clusters.subscribe(self._cluster_changed)
         for source in self._followed:
             source.follow(self._steps_changed)
@@ -255,9 +247,8 @@ class ClusterTeardownController(Controller[Key]):
     def _report(self, target: AddonTarget, notice: TeardownNotice) -> None:
         ref = target.ref
         log.warning("objects of a deleted owner are left", cluster=str(target), why=notice.message)
-        if self._recorder:
-            regarding = Regarding(capi.CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
-            self._recorder.report(regarding, notice.reason, notice.message, action="Delete", type="Warning")
+        regarding = Regarding(capi.CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
+        self._recorder.report(regarding, notice.reason, notice.message, action="Delete", type="Warning")
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The uids of deleted clusters of this name that records or step sources still refer to."""

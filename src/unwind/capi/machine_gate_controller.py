@@ -33,7 +33,6 @@ from unwind.api.names import (
 )
 from unwind.api.unwind import Gate
 from unwind.capi.machine_caches import is_armed
-from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
@@ -53,12 +52,10 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.capi.gate_reader import GateReader
     from unwind.capi.machine_caches import MachineCaches
-    from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.teardown.deletion_gate import ChosenGates
     from unwind.teardown.signatures import RecordKeys
@@ -92,7 +89,7 @@ class MachineGateController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: ClusterCaches,
         machines: MachineCaches,
         gates: ChosenGates,
@@ -100,18 +97,14 @@ class MachineGateController(Controller[Key]):
         *,
         keys: RecordKeys,
         hooks: HookSettings,
-        owner: ShardOwner,
-        metrics: Metrics,
-        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._machines = machines
         self._gates = gates
         self._reader = reader
         self._keys = keys
         self._hooks = hooks
-        self._discovery = Discovery(client)
+        self._discovery = Discovery(shared.client)
         caches.clusters.subscribe(self._cluster_changed)
         caches.teardowns.subscribe(self._teardown_changed)
         machines.follow(self._queue.add)

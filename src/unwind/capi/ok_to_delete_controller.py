@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import OK_TO_DELETE_ANNOTATION, ConditionType
-from unwind.clock import SYSTEM
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -19,11 +18,7 @@ from unwind.kube.events import Regarding
 
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
-    from unwind.clock import Clock
-    from unwind.kube.client import Client
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.members.cluster_caches import ClusterCaches
 
 log = logs.get(__name__)
@@ -42,17 +37,10 @@ class OkToDeleteController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: ClusterCaches,
-        *,
-        owner: ShardOwner,
-        recorder: Recorder,
-        metrics: Metrics,
-        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
-        self._recorder = recorder
+        super().__init__(shared, caches)
         caches.clusters.subscribe(lambda change: self._look(change.new))
 
     def _look(self, cluster: Cluster | None) -> None:

@@ -17,7 +17,6 @@ from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_AS
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Gate, Teardown
 from unwind.capi import gate_arming
-from unwind.clock import SYSTEM
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -33,12 +32,9 @@ if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.meta import Condition
     from unwind.capi.machine_caches import MachineCaches
-    from unwind.clock import Clock
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.teardown.deletion_gate import ChosenGates, GateSource, GateStatus
 
@@ -56,30 +52,24 @@ class UnarmedClusterController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: ClusterCaches,
         armed: GateStatus,
         source: GateSource,
         *,
-        owner: ShardOwner,
-        recorder: Recorder,
-        metrics: Metrics,
         registry: CollectorRegistry,
         machines: MachineCaches | None = None,
         gates: ChosenGates | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
         """`machines`: the Machines of Clusters; None if the feature `gates` is not installed. `gates`: the gates that
         policies choose; None if no feature has policies."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
+        super().__init__(shared, caches)
         self._machines = machines
         self._gates = gates
         if machines:
             machines.follow(self._machines_changed)
-        self._client = client
         self._gate = armed
         self._source = source
-        self._recorder = recorder
         Gauge(
             "unwind_gate_unarmed_clusters",
             "Clusters with add-ons that must be removed, but whose deletion Cluster API would not wait for.",

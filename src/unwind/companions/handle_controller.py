@@ -35,15 +35,12 @@ if TYPE_CHECKING:
 
     from unwind.api.policies import SourceKind
     from unwind.api.unwind import Teardown
-    from unwind.clock import Clock
     from unwind.companions.handle_caches import CachedHandle, HandleCaches
     from unwind.companions.kubeconfig_clusters import KubeconfigClusters
     from unwind.companions.policy_reader import ClusterPolicies, Policies, PolicyCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
 
@@ -67,20 +64,15 @@ class HandleController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: PolicyCaches,
         handles: HandleCaches,
         clusters: ClusterCaches,
         policies: Policies,
         copies: KubeconfigClusters,
-        *,
-        owner: ShardOwner,
-        metrics: Metrics,
-        clock: Clock,
     ) -> None:
         """`copies`: finds the Clusters of handles with a copied kubeconfig."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._handles = handles
         self._clusters = clusters
         self._policies = policies

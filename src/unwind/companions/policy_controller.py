@@ -28,15 +28,12 @@ from unwind.teardown.deletion_gate import GateFault
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
-    from unwind.clock import Clock
     from unwind.companions.handle_caches import HandleCaches
     from unwind.companions.policies import EffectiveGate, StepDecision
     from unwind.companions.policy_reader import Policies, PolicyCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
     from unwind.teardown.deletion_gate import GateStatus, MachineGates
@@ -58,7 +55,7 @@ class PolicyController(Controller[str]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: PolicyCaches,
         handles: HandleCaches,
         clusters: ClusterCaches,
@@ -66,13 +63,9 @@ class PolicyController(Controller[str]):
         gate: GateStatus,
         *,
         machines: MachineGates | None = None,
-        owner: ShardOwner,
-        metrics: Metrics,
-        clock: Clock,
     ) -> None:
         """`machines`: the Machines of Clusters; None if the feature `gates` is not installed."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._handles = handles
         self._clusters = clusters
         self._policies = reader

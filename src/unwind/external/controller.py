@@ -17,7 +17,6 @@ from unwind import logs
 from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
-from unwind.clock import SYSTEM
 from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
@@ -41,15 +40,12 @@ if TYPE_CHECKING:
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
-    from unwind.clock import Clock
     from unwind.external.kind_informers import ExternalKindInformer
     from unwind.external.tracked_objects import ExternalObject
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
 
 log = logs.get(__name__)
 
@@ -82,38 +78,27 @@ class ExternalController:
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         registry: DeleterRegistry,
         *,
         namespace: str,
-        owner: ShardOwner,
-        recorder: Recorder,
         measures: DeletionMetrics,
-        metrics: Metrics,
         policy: DeletePolicy | None = None,
         informers: InformerFactory | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
         """`namespace`: Unwind's own. `policy`: the default if neither an object nor its namespace has one. `informers`:
         those that the process shares."""
-        informers = informers or InformerFactory(client, clock=clock)
-        self._client = client
+        informers = informers or InformerFactory(shared.client, clock=shared.clock)
+        self._client = shared.client
         self._registry = registry
         self._namespace = namespace
-        self._owner = owner
+        self._owner = shared.owner
         self._measures = measures
         self._policy = policy
-        self._clock = clock
+        self._clock = shared.clock
         self._chance = JITTER
         self._following = ExternalInformers(
-            client,
-            registry,
-            informers=informers,
-            changed=self._changed,
-            left=self._left,
-            recorder=recorder,
-            metrics=metrics,
-            clock=clock,
+            shared, registry, informers=informers, changed=self._changed, left=self._left
         )
         self._namespaces = informers.metadata(NAMESPACES, troubled=_log_watch_failed)
         self._deletions: dict[ExternalTarget, _Deletion] = {}
@@ -122,15 +107,15 @@ class ExternalController:
             self.name,
             self._reconcile,
             self._shard,
-            owner=owner,
-            metrics=metrics,
+            owner=shared.owner,
+            metrics=shared.metrics,
             failed=self._failed,
             group=lambda target: target.resource,
             per_group=_SIDE_BY_SIDE,
-            clock=clock,
+            clock=shared.clock,
         )
         self._namespaces.subscribe(self._namespace_changed)
-        owner.subscribe(self._enqueue_all)
+        shared.owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:

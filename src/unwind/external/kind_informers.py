@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from unwind.api.meta import ObjectMeta
-    from unwind.clock import Clock
     from unwind.deleters.registry import DeleterRegistry
     from unwind.external.tracked_objects import Act, ExternalObject
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
     from unwind.kube.discovery import ServedKind
-    from unwind.kube.events import Recorder
-    from unwind.kube.metrics import Metrics
 
 
 # Which served kinds have an external resource, each in one version
@@ -128,25 +125,19 @@ class ExternalInformers:
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         registry: DeleterRegistry,
         *,
         informers: InformerFactory,
         changed: Callable[[Resource, Change[ExternalObject]], None],
         left: Callable[[Resource], None],
-        recorder: Recorder,
-        metrics: Metrics,
-        clock: Clock,
     ) -> None:
         """`changed`: called for every object that changes. `left`: called for a kind that is not served any more."""
-        self._client = client
+        self._shared = shared
         self._registry = registry
         self._changed = changed
         self._left = left
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
-        self.discovery = Discovery(client)
+        self.discovery = Discovery(shared.client)
         self.kinds: dict[Resource, ExternalKindInformer] = {}
         self._troubles: dict[Resource, str] = {}
         """Why kinds cannot be watched, such as missing permissions."""
@@ -181,7 +172,7 @@ class ExternalInformers:
                     log.warning("API discovery failed, will retry", why=str(error))
                     again = True
                 looks = looks + 1 if again else 0
-                await pause(self._clock, _RETRY.after(looks, self._chance) if again else None, self._wake)
+                await pause(self._shared.clock, _RETRY.after(looks, self._chance) if again else None, self._wake)
 
     async def _survey(self, tasks: asyncio.TaskGroup) -> set[str]:
         """Read the served kinds; returns the CRDs that are not served."""
@@ -203,16 +194,16 @@ class ExternalInformers:
     def _follow(self, found: ExternalKind, tasks: asyncio.TaskGroup) -> None:
         resource = found.resource
         informer = Informer(
-            self._client,
+            self._shared.client,
             tracked_objects.external_view(resource),
             indexes={"namespace": lambda seen: (seen.metadata.namespace,)},
-            clock=self._clock,
+            clock=self._shared.clock,
             troubled=partial(self._troubled, resource),
         )
-        reports = Reports(self._client, resource, self._recorder, clock=self._clock)
+        reports = Reports(self._shared.client, resource, self._shared.recorder, clock=self._shared.clock)
         self.kinds[resource] = ExternalKindInformer(found, informer, reports, tasks.create_task(informer.run()))
         informer.subscribe(partial(self._changed, resource))
-        self._metrics.informer(informer)
+        self._shared.metrics.informer(informer)
         if isinstance(found.end, Failed):
             log.error("kind blocked", kind=resource.kind, api=resource.api_version, why=found.end.message)
         else:

@@ -14,7 +14,6 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta, find, ref_of
 from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
-from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.karmada import join_objects, member_health, tokens
 from unwind.karmada.caches import executes_for
@@ -32,15 +31,12 @@ from unwind.members.targets import ClusterTarget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.clock import Clock
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.members.member import Member
     from unwind.members.members import Members
 
@@ -64,26 +60,19 @@ class ClusterController(Controller[str]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: KarmadaCaches,
         secrets: Informer[Metadata],
         members: Members,
-        *,
-        owner: ShardOwner,
-        metrics: Metrics,
-        recorder: Recorder,
-        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._secrets = secrets
-        self._recorder = recorder
         self._chance = JITTER
         self._failed_probes: dict[str, int] = {}
         """Consecutive failed probes per member."""
         self._left: dict[str, ClusterTarget] = {}
         """Deleted Clusters by name: their Secret still has our finalizer."""
-        self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
+        self._renewing = Renewing(shared.client, secrets, recorder=shared.recorder, clock=shared.clock)
         self._members = members
         caches.clusters.subscribe(self._cluster_changed)
         caches.namespaces.subscribe(self._namespace_changed)

@@ -19,7 +19,6 @@ from unwind.api.capi import Cluster as CapiCluster
 from unwind.api.karmada import CLUSTERS, Cluster, ClusterSyncMode
 from unwind.api.meta import is_true, ref_of
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION, ConditionType, EventReason
-from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -32,15 +31,12 @@ from unwind.members import targets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unwind.clock import Clock
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import CapiClusters
     from unwind.members.members import Members
 
@@ -124,29 +120,22 @@ class PairController(Controller[str]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: KarmadaCaches,
         clusters: CapiClusters,
         secrets: Informer[Metadata],
         members: Members,
-        *,
-        owner: ShardOwner,
-        metrics: Metrics,
-        recorder: Recorder,
-        clock: Clock = SYSTEM,
     ) -> None:
         """`clusters`: the Clusters of Cluster API. `secrets`: their kubeconfigs."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._clusters = clusters
         self._members = members
-        self._recorder = recorder
         self._identities = Identities()
         # All keys are in one group, so that they share its workers.
         self._unidentified: Queue[Key] = Queue(
-            self._identify, per_group=_AT_ONCE, backoff=_BACKOFF, clock=clock, failed=self._silent
+            self._identify, per_group=_AT_ONCE, backoff=_BACKOFF, clock=shared.clock, failed=self._silent
         )
-        metrics.queue("identities", self._unidentified)
+        shared.metrics.queue("identities", self._unidentified)
         self._secret_changes: Counter[str] = Counter()
         """How often their kubeconfigs changed."""
         caches.clusters.subscribe(self._member_changed)

@@ -45,12 +45,10 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.teardown.drafts import Drafted
     from unwind.teardown.step_removers import RemovalDeps
 
@@ -66,39 +64,33 @@ class UnjoinController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: KarmadaCaches,
         teardowns: Informer[Teardown],
         secrets: Informer[Metadata],
         deps: RemovalDeps,
         *,
-        owner: ShardOwner,
-        metrics: Metrics,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
-        recorder: Recorder | None = None,
     ) -> None:
         """`secrets`: the credentials of members. `keep`: how long the record is kept."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._secrets = secrets
         self._teardowns = teardowns
         self._deps = deps
-        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
+        self._keys = keys or RecordKeys(shared.client, namespace=deps.inventories.namespace)
         self._records = TeardownRecords(
-            client,
+            shared,
             teardowns,
             self._deps.inventories,
             keys=self._keys,
-            recorder=recorder,
             group=CLUSTERS.group,
             cause=Cause.UNJOINED,
             keep=keep,
-            clock=deps.clock,
             archive=deps.archive,
         )
         self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
-        self._source = WorkSteps(client, caches, clock=deps.clock)
+        self._source = WorkSteps(shared.client, caches, clock=shared.clock)
         self._sources = Sources((self._source,))
         caches.clusters.subscribe(self._cluster_changed)
         caches.works.subscribe(self._work_changed)

@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_watch import Noticed
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Key, Metadata
-    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.withdrawal_records import WithdrawalRecords
 
@@ -61,24 +59,21 @@ class WorkController(Controller["Key"]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: KarmadaCaches,
         secrets: Informer[Metadata],
         deps: RemovalDeps,
         *,
-        owner: ShardOwner,
-        metrics: Metrics,
         records: WithdrawalRecords,
         keys: RecordKeys | None = None,
     ) -> None:
         """`records`: writes Teardowns of withdrawals."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
-        self._client = client
+        super().__init__(shared, caches, per_group=_SIDE_BY_SIDE)
         self._secrets = secrets
         self._deps = deps
         self._records = records
-        self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
-        self._writer = WorkWriter(client, caches.works, clock=deps.clock)
+        self._record_keys = keys or RecordKeys(shared.client, namespace=deps.inventories.namespace)
+        self._writer = WorkWriter(shared.client, caches.works, clock=shared.clock)
         self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
         self._keys: dict[str, Key] = {}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+import msgspec
+
 from unwind import logs
-from unwind.clock import SYSTEM
+from unwind.clock import SYSTEM, Clock
 from unwind.errors import UnwindError
-from unwind.kube.fencing import Fences
+from unwind.kube.client import Client
+from unwind.kube.events import Recorder
+from unwind.kube.fencing import Fences, ShardOwner
+from unwind.kube.metrics import Metrics
 from unwind.kube.workqueue import Backoff, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
-
-    from unwind.clock import Clock
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
 
 K = TypeVar("K", bound="Hashable")
 
@@ -47,6 +48,16 @@ def fenced_queue(
     return queue
 
 
+class ControllerDeps(msgspec.Struct, frozen=True, kw_only=True):
+    """What all controllers of a manager share."""
+
+    client: Client
+    owner: ShardOwner
+    metrics: Metrics
+    recorder: Recorder
+    clock: Clock = SYSTEM
+
+
 class Caches(Protocol):
     """The caches that a controller reads."""
 
@@ -67,26 +78,26 @@ class Controller(Generic[K]):
     name_in_metrics: ClassVar[str] = ""
     """If it is another one."""
 
-    def __init__(
-        self, caches: Caches, *, owner: ShardOwner, metrics: Metrics, clock: Clock = SYSTEM, per_group: int = 8
-    ) -> None:
+    def __init__(self, shared: ControllerDeps, caches: Caches, *, per_group: int = 8) -> None:
         """`per_group`: the number of concurrent reconciles in a group."""
+        self._client = shared.client
         self._caches = caches
-        self._owner = owner
-        self._clock = clock
+        self._owner = shared.owner
+        self._recorder = shared.recorder
+        self._clock = shared.clock
         self._queue: Queue[K] = fenced_queue(
             self.name_in_metrics or self.name,
             self._reconcile,
             self._shard,
-            owner=owner,
-            metrics=metrics,
+            owner=shared.owner,
+            metrics=shared.metrics,
             failed=self._failed,
             group=self._group,
             per_group=per_group,
-            clock=clock,
+            clock=shared.clock,
         )
         caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)  # after the fences: what is lost ends first
+        shared.owner.subscribe(self._enqueue_all)  # after the fences: what is lost ends first
 
     @property
     def ready(self) -> bool:

@@ -14,6 +14,7 @@ from unwind.clock import SYSTEM
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
 
@@ -35,6 +36,12 @@ class Regarding(msgspec.Struct, frozen=True):
     name: str
     uid: str
     namespace: str = ""
+
+    @classmethod
+    def of(cls, ref: ObjectRef) -> Regarding:
+        """The object that is referred to."""
+        version = f"{ref.group}/{ref.version}" if ref.group else ref.version
+        return cls(version, ref.kind, ref.name, ref.uid, ref.namespace)
 
 
 class _What(msgspec.Struct, frozen=True):

@@ -49,7 +49,6 @@ from unwind.capi.machine_gate_controller import MachineGateController
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.ok_to_delete_controller import OkToDeleteController
 from unwind.capi.unarmed_gate_controller import UnarmedClusterController
-from unwind.clock import ServerClock
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.gate_source import PolicyGates, PolicyGateSource
@@ -148,24 +147,13 @@ class Shared:
             archive=self.archive,
         )
         """For add-ons and Works."""
-        self.teardown = msgspec.structs.replace(
-            self.deployment, best_effort=context.best_effort, clock=ServerClock(client.time)
-        )
+        self.teardown = msgspec.structs.replace(self.deployment, best_effort=context.best_effort, clock=context.clock)
         """The same for teardowns. Their deadlines count from times that the API server wrote."""
         self.withdrawals = WithdrawalRecords(
-            client,
-            self.caches,
-            self.teardown,
-            keys=self.keys,
-            owner=context.shards,
-            metrics=context.metrics,
-            keep=context.keep_teardowns,
-            recorder=context.recorder,
+            context.server_time, self.caches, self.teardown, keys=self.keys, keep=context.keep_teardowns
         )
         """Writes the Teardowns of withdrawals, for add-ons and Works."""
-        TeardownMetrics(
-            self.caches.teardowns, context.registry, owns=context.shards.owns, clock=ServerClock(client.time)
-        )
+        TeardownMetrics(self.caches.teardowns, context.registry, owns=context.shards.owns, clock=context.clock)
         self.gate_source = GateSources(
             SummaryGateSource(client, self.caches, self.inventories)
             if isinstance(self.caches, AddonCaches)
@@ -178,15 +166,12 @@ class Shared:
         context = self._context
         assert context.archive  # noqa: S101 - for the type checker
         return ArchiveController(
+            context.server_time,
             ArchiveDirectory(context.archive),
             self.caches,
             self.inventories,
             keys=self.keys,
-            owner=context.shards,
-            metrics=context.metrics,
             registry=context.registry,
-            recorder=context.recorder,
-            clock=ServerClock(context.client.time),
         )
 
     @cached_property
@@ -299,13 +284,10 @@ def components(context: ManagerContext) -> list[Components]:
 def external(context: ManagerContext, shared: Shared) -> Components:
     """Objects that stand for something outside the cluster."""
     controller = ExternalController(
-        context.client,
+        context.controllers,
         DeleterRegistry(BUILTIN, plugins=shared.plugins, broken=_log_broken),
         namespace=context.namespace,
-        owner=context.shards,
-        recorder=context.recorder,
         measures=DeletionMetrics(context.registry),
-        metrics=context.metrics,
         policy=context.policy,
         informers=context.informers,
     )
@@ -314,41 +296,30 @@ def external(context: ManagerContext, shared: Shared) -> Components:
 
 def addons(context: ManagerContext, shared: Shared) -> Components:
     """Sveltos profiles: matching, deployment, withdrawal, reports, and the admission of profiles."""
-    client, caches, namespace = context.client, shared.caches, context.namespace
-    owner, metrics = context.shards, context.metrics
+    client, caches, controllers = context.client, shared.caches, context.controllers
     assert isinstance(caches, AddonCaches)  # noqa: S101 - for the type checker
     return Components(
         controllers=(
-            ProfileController(
-                client,
-                caches,
-                owner=owner,
-                metrics=metrics,
-                gate=shared.registration,
-                gates=shared.gates,
-                recorder=context.recorder,
-            ),
+            ProfileController(controllers, caches, gate=shared.registration, gates=shared.gates),
             SummaryController(
-                client,
+                controllers,
                 caches,
                 shared.deployment,
-                owner=owner,
-                metrics=metrics,
                 records=shared.withdrawals,
                 helm=shared.helm,
                 keys=shared.keys,
             ),
-            ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
-            OwnerRecordController(client, caches, owner=owner, metrics=metrics),
+            ConfigurationController(controllers, caches, shared.inventories),
+            OwnerRecordController(controllers, caches),
         ),
         routes=(admission.route(partial(admission.existing_profiles, client)),),
-        ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
+        ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(context.namespace)),),
     )
 
 
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
     """Requested deletions and the records of withdrawals."""
-    client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
+    client, caches = context.client, shared.caches
     refusals = partial(removal_forecast.refusals, home=context.namespace)
     drains = DrainRequests(
         client,
@@ -363,16 +334,13 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
             shared.withdrawals,
             *([shared.archive] if shared.archive else []),
             RequestController(
-                client,
+                context.server_time,
                 caches,
                 shared.teardown,
                 refusals=refusals,
                 others=lambda teardown: drains(teardown) or handles(teardown),
-                owner=owner,
-                metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                recorder=context.recorder,
             ),
         ),
         serving=(caches,),
@@ -381,51 +349,28 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
 
 def karmada(context: ManagerContext, shared: Shared) -> Components:
     """Karmada's member Clusters and Works."""
-    client, secrets = context.client, shared.caches.sources[SECRETS.kind]
-    owner, metrics, caches = context.shards, context.metrics, shared.karmada_caches
+    controllers, caches = context.controllers, shared.karmada_caches
+    clusters, secrets = shared.caches.clusters, shared.caches.sources[SECRETS.kind]
     return Components(
         controllers=(
             caches,
-            ClusterController(
-                client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
-            ),
+            ClusterController(controllers, caches, secrets, shared.members),
             *(
-                [
-                    PairController(
-                        client,
-                        caches,
-                        shared.caches.clusters,
-                        secrets,
-                        shared.members,
-                        owner=owner,
-                        metrics=metrics,
-                        recorder=context.recorder,
-                    )
-                ]
+                [PairController(controllers, caches, clusters, secrets, shared.members)]
                 if Feature.CAPI in context.features
                 else []
             ),
             WorkController(
-                client,
-                caches,
-                secrets,
-                shared.deployment,
-                owner=owner,
-                metrics=metrics,
-                records=shared.withdrawals,
-                keys=shared.keys,
+                controllers, caches, secrets, shared.deployment, records=shared.withdrawals, keys=shared.keys
             ),
             UnjoinController(
-                client,
+                context.server_time,
                 caches,
                 shared.caches.teardowns,
                 secrets,
                 shared.teardown,
-                owner=owner,
-                metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                recorder=context.recorder,
             ),
         ),
     )
@@ -434,8 +379,7 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
 def capi(context: ManagerContext, shared: Shared) -> Components:
     """Cluster API's Clusters: teardowns, and the lifecycle hooks with registration, the gate, and the rules at each
     hook. A further step source is added here."""
-    client, caches, namespace = context.client, shared.caches, context.namespace
-    owner, recorder, metrics = context.shards, context.recorder, context.metrics
+    client, caches, recorder = context.client, shared.caches, context.recorder
     sources: list[FollowedSource] = []
     policies = shared.policies if context.features & COMPANIONS else None
     rules: tuple[Rule, ...] = ()
@@ -459,7 +403,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
         client,
         caches,
         shared.gate_source,
-        namespace=namespace,
+        namespace=context.namespace,
         registry=registry,
         hooks=hook_protocol.switched_on(context.feature_gates),
         keys=shared.keys,
@@ -469,32 +413,26 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     return Components(
         controllers=(
             ClusterTeardownController(
-                client,
+                context.server_time,
                 caches,
                 shared.teardown,
                 sources=sources,
-                owner=owner,
-                metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                recorder=recorder,
                 with_credentials=bool(context.features & {Feature.ADDONS, Feature.KARMADA, *COMPANIONS}),
                 may_release=ReleaseReview(client, recorder) if context.features & features.POLICIES else None,
             ),
             shared.registration,
             UnarmedClusterController(
-                client,
+                context.controllers,
                 caches,
                 shared.registration,
                 shared.gate_source,
-                owner=owner,
-                recorder=recorder,
-                metrics=metrics,
                 registry=context.registry,
                 machines=shared.machines,
                 gates=shared.gates,
             ),
-            OkToDeleteController(client, caches, owner=owner, recorder=recorder, metrics=metrics),
+            OkToDeleteController(context.controllers, caches),
             *_machine_gates(context, shared, registry),
         ),
         serving=(registry, charts),
@@ -507,34 +445,29 @@ def _machine_gates(context: ManagerContext, shared: Shared, registry: HookRegist
     if shared.machines is None or shared.gates is None:
         return ()
     controller = MachineGateController(
-        context.client,
+        context.server_time,
         shared.caches,
         shared.machines,
         shared.gates,
         GateReader(context.client, shared.keys, shared.gate_source, registry),
         keys=shared.keys,
         hooks=shared.registration,
-        owner=context.shards,
-        metrics=context.metrics,
-        clock=ServerClock(context.client.time),
     )
     return registry, shared.machines, controller
 
 
 def companions(context: ManagerContext, shared: Shared) -> Components:
     """TeardownPolicies, and the handles of the deployers that they name. Their steps are wired with `capi`."""
-    client, clock = context.client, ServerClock(context.client.time)
-    owner, metrics = context.shards, context.metrics
-    policy_caches = shared.policy_caches
+    client, controllers, policy_caches = context.client, context.server_time, shared.policy_caches
     handles = HandleCaches(client, (kind for kind in HANDLES if kind.source in shared.companions))
-    handles.observe(metrics)
-    counted = NotificationMetrics(context.registry)
+    handles.observe(context.metrics)
+    copies = KubeconfigClusters(client, shared.members, clock=context.clock)
     return Components(
         controllers=(
             policy_caches,
             handles,
             NotificationController(
-                client,
+                controllers,
                 NotificationCaches(shared.caches, policy_caches),
                 Delivery(
                     AddressRules(allowed=context.notification_hosts, own=own_addresses(client.connection.server)),
@@ -543,38 +476,19 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
                 ),
                 keys=shared.keys,
                 namespace=context.namespace,
-                owner=owner,
-                metrics=metrics,
-                counted=counted,
-                clock=clock,
-                recorder=context.recorder,
+                counted=NotificationMetrics(context.registry),
             ),
             PolicyController(
-                client,
+                controllers,
                 policy_caches,
                 handles,
                 shared.caches,
                 shared.policies,
                 shared.registration,
                 machines=shared.machines,
-                owner=owner,
-                metrics=metrics,
-                clock=clock,
             ),
             *(
-                [
-                    HandleController(
-                        client,
-                        policy_caches,
-                        handles,
-                        shared.caches,
-                        shared.policies,
-                        KubeconfigClusters(client, shared.members, clock=clock),
-                        owner=owner,
-                        metrics=metrics,
-                        clock=clock,
-                    )
-                ]
+                [HandleController(controllers, policy_caches, handles, shared.caches, shared.policies, copies)]
                 if context.features & COMPANIONS
                 else []
             ),

@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from unwind.clock import Clock
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.client import Object
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.informers import Informer
-    from unwind.kube.metrics import Metrics
     from unwind.notifications.delivery import Delivery
     from unwind.notifications.rules import Notice
     from unwind.notifications.sinks import Sink
@@ -121,27 +118,21 @@ class NotificationController(Controller[NotificationKey]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: NotificationCaches,
         delivery: Delivery,
         *,
         keys: RecordKeys,
         namespace: str,
-        owner: ShardOwner,
-        metrics: Metrics,
         counted: NotificationMetrics,
-        clock: Clock,
-        recorder: Recorder | None = None,
     ) -> None:
         """`keys`: verify which Teardowns the manager wrote, and so which policies selected their targets. `namespace`:
-        the manager's own, with the signing keys. `clock`: of the API server."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock, per_group=_PER_SINK)
-        self._client = client
+        the manager's own, with the signing keys."""
+        super().__init__(shared, caches, per_group=_PER_SINK)
         self._delivery = delivery
         self._keys = keys
         self._namespace = namespace
         self._counted = counted
-        self._recorder = recorder
         caches.teardowns.subscribe(self._teardown_changed)
         caches.policies.subscribe(self._policy_changed)
 
@@ -286,9 +277,9 @@ class NotificationController(Controller[NotificationKey]):
             reason=failure.reason.value,
             why=str(failure),
         )
-        for name in sink.policies if self._recorder else ():
+        for name in sink.policies:
             policy = self._caches.policies.cache.get(Key("", name))
-            if policy and self._recorder:
+            if policy:
                 regarding = Regarding(TEARDOWN_POLICIES.api_version, TEARDOWN_POLICIES.kind, name, policy.metadata.uid)
                 note = f"cannot send {event} of {teardown.spec.title}: {error}"
                 self._recorder.report(regarding, EventReason.NOTIFICATION_FAILED, note, action="Notify", type="Warning")

@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from unwind.api.unwind import Teardown, TimelineEntry
-    from unwind.clock import Clock
     from unwind.inventory.inventories import Inventories
     from unwind.kube.cache import Change
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.signatures import RecordKeys
 
@@ -72,22 +69,18 @@ class ArchiveController(Controller[Key]):
 
     def __init__(
         self,
+        shared: ControllerDeps,
         directory: ArchiveDirectory,
         caches: TeardownCaches,
         inventories: Inventories,
         *,
         keys: RecordKeys,
-        owner: ShardOwner,
-        metrics: Metrics,
         registry: CollectorRegistry,
-        recorder: Recorder,
-        clock: Clock,
     ) -> None:
-        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
+        super().__init__(shared, caches)
         self._directory = directory
         self._inventories = inventories
         self._keys = keys
-        self._recorder = recorder
         self._teardowns = caches.teardowns
         self._held: set[str] = set()
         """The uids of Teardowns whose documents are known to be there."""

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Plan
-    from unwind.clock import Clock
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client
-    from unwind.kube.events import Recorder
+    from unwind.kube.controller import ControllerDeps
     from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.archive_controller import Archive
@@ -65,29 +64,27 @@ class TeardownRecords:
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         teardowns: Informer[Teardown],
         inventories: Inventories,
         *,
         keys: RecordKeys,
-        recorder: Recorder | None = None,
         group: str,
         cause: Cause,
         keep: timedelta,
-        clock: Clock,
         archive: Archive | None = None,
     ) -> None:
         """`keys`: verify the signatures of records. `group`: the API group of the targets. `cause`: the cause of the
         Teardowns. `keep`: how long a finished record is kept. `archive`: a record is kept until it is there."""
-        self._client = client
+        self._client = shared.client
         self._keys = keys
-        self._recorder = recorder
+        self._recorder = shared.recorder
         self._teardowns = teardowns
         self._inventories = inventories
         self._group = group
         self._cause = cause
         self._keep = keep
-        self._clock = clock
+        self._clock = shared.clock
         self._archive = archive
         self.cleaned: set[str] = set()
         """The uids of deleted targets for which no cleanup is left."""
@@ -222,11 +219,8 @@ class TeardownRecords:
             f"cannot write Teardown {meta.name}: the API server did not store {', '.join(lost) or 'it as written'}",
             remedy="update the CRDs with `unwind install`",
         )
-        if self._recorder:
-            ref = wanted.spec.target
-            version = f"{ref.group}/{ref.version}" if ref.group else ref.version
-            regarding = Regarding(version, ref.kind, ref.name, ref.uid, ref.namespace)
-            self._recorder.report(regarding, EventReason.RECORD_NOT_STORED, str(error), action="Record", type="Warning")
+        regarding = Regarding.of(wanted.spec.target)
+        self._recorder.report(regarding, EventReason.RECORD_NOT_STORED, str(error), action="Record", type="Warning")
         raise error
 
     async def _set_aside(self, teardown: Teardown) -> str:
@@ -244,9 +238,8 @@ class TeardownRecords:
                 why=why,
                 remedy=f"see the audit log for its author, then run `kubectl delete teardown {meta.name}`",
             )
-            if self._recorder:
-                regarding = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
-                self._recorder.report(regarding, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")
+            regarding = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
+            self._recorder.report(regarding, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")
         return why
 
     async def _hold(self, teardown: Teardown, drafted: Drafted, target: ClusterTarget) -> None:

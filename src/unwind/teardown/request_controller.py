@@ -55,10 +55,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.request_refusals import Refusals
     from unwind.teardown.requested_steps import RequestSource
@@ -83,27 +80,22 @@ class RequestController(Controller[Key]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: TeardownCaches,
         deps: RemovalDeps,
         *,
-        owner: ShardOwner,
-        metrics: Metrics,
         refusals: Refusals,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
-        recorder: Recorder | None = None,
         others: Callable[[Teardown], RequestSource | None] = lambda _: None,
     ) -> None:
         """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept.
-        `recorder`: reports cancelled deletions. `others`: the step source of a request that has one of its own."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
-        self._client = client
+        `others`: the step source of a request that has one of its own."""
+        super().__init__(shared, caches)
         self._refusals = refusals
         self._deps = deps
-        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
+        self._keys = keys or RecordKeys(shared.client, namespace=deps.inventories.namespace)
         self._keep = keep
-        self._recorder = recorder
         self._others = others
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, Teardown] = {}
@@ -223,11 +215,8 @@ class RequestController(Controller[Key]):
         message = f"cancelled: {cancellation.message(done)}"
         log.info("deletion cancelled", teardown=key.name, target=str(now.spec.target), why=message)
         await self._write_cancelled(now, done, message)
-        if self._recorder:
-            ref = now.spec.target
-            version = f"{ref.group}/{ref.version}" if ref.group else ref.version
-            regarding = Regarding(version, ref.kind, ref.name, ref.uid, ref.namespace)
-            self._recorder.report(regarding, EventReason.DELETION_CANCELLED, message, action="Cancel")
+        regarding = Regarding.of(now.spec.target)
+        self._recorder.report(regarding, EventReason.DELETION_CANCELLED, message, action="Cancel")
         return None  # it is finished, and the next reconcile cleans up
 
     async def _write_cancelled(self, teardown: Teardown, done: Cancellation, message: str) -> None:

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Blocker, Inventory, LedgerNote, TeardownStatus
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client
-    from unwind.kube.events import Recorder
-    from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
+    from unwind.kube.controller import ControllerDeps
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.status import StepReport
     from unwind.teardown.step_removers import RemovalDeps
@@ -68,33 +65,27 @@ class WithdrawalRecords(Controller[str]):
 
     def __init__(
         self,
-        client: Client,
+        shared: ControllerDeps,
         caches: TeardownCaches,
         deps: RemovalDeps,
         *,
         keys: RecordKeys,
-        owner: ShardOwner,
-        metrics: Metrics,
         keep: timedelta = KEEP,
-        recorder: Recorder | None = None,
     ) -> None:
         """`keep`: how long a finished record is kept."""
-        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
-        self._client = client
+        super().__init__(shared, caches)
         self._teardowns = caches.teardowns
         self._inventories = deps.inventories
         self._keys = keys
         self._keep = keep
         self._records = TeardownRecords(
-            client,
+            shared,
             caches.teardowns,
             deps.inventories,
             keys=keys,
-            recorder=recorder,
             group="",
             cause=Cause.WITHDRAWN,
             keep=keep,
-            clock=deps.clock,
             archive=deps.archive,
         )
         self._archive = deps.archive

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
-from tests.owners import Owner
 from tests.plane.support import objects
+from tests.plane.support.controllers import controller_deps
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import Resource
@@ -205,15 +205,11 @@ async def running(
     async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
         recorder = Recorder(own, instance="test")
         controller = ExternalController(
-            own,
+            controller_deps(own, owner=owner, metrics=Metrics(collected), recorder=recorder, clock=clock),
             DeleterRegistry((*BUILTIN, *known), plugins=plugins),
             namespace=namespace,
-            owner=owner or Owner(),
-            recorder=recorder,
             measures=DeletionMetrics(collected),
-            metrics=Metrics(collected),
             policy=policy,
-            clock=clock,
         )
         tasks = [group.create_task(item.run()) for item in (recorder, controller)]
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import HOLD, addon_controllers, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, addon_controllers, controller_deps, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.moved_cluster_adoption import MovedAddons
 from unwind.addons.step_source import SummarySteps
@@ -391,13 +391,10 @@ async def manager(
         caches = AddonCaches(own, clock=clock)
         async with removal_deps(own, HOME, clock=clock, best_effort=best_effort) as deps:
             controller = ClusterTeardownController(
-                own,
+                controller_deps(own, owner=owner, recorder=recorder, clock=clock),
                 caches,
                 deps,
                 sources=(SummarySteps(own, caches), *(make(deps) for make in sources)),
-                owner=owner or Owner(),
-                metrics=Metrics(new_registry()),
-                recorder=recorder,
             )
             tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
             try:
@@ -441,7 +438,10 @@ async def all_controllers(
                 caches,
                 *addon_controllers(own, caches, deps, owner=owner, metrics=metrics),
                 ClusterTeardownController(
-                    own, caches, deps, sources=sources, owner=owner, metrics=metrics, recorder=recorder
+                    controller_deps(own, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
+                    caches,
+                    deps,
+                    sources=sources,
                 ),
             )
             async with running_components(parts):

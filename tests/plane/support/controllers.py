@@ -6,6 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
+from tests.owners import Owner
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.moved_cluster_adoption import OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
@@ -14,6 +17,9 @@ from unwind.clock import SYSTEM
 from unwind.deleters.builtin import BUILTIN
 from unwind.external.member_ends import MemberEnds
 from unwind.inventory.inventories import Inventories
+from unwind.kube.controller import ControllerDeps
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
 from unwind.members.members import Members
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps
@@ -29,10 +35,27 @@ if TYPE_CHECKING:
     from unwind.helm.program import Helm
     from unwind.kube.client import Client
     from unwind.kube.fencing import ShardOwner
-    from unwind.kube.metrics import Metrics
 
 HOLD = "example.dev/hold"
 """A finalizer that no controller removes."""
+
+
+def controller_deps(
+    client: Client,
+    *,
+    owner: ShardOwner | None = None,
+    metrics: Metrics | None = None,
+    recorder: Recorder | None = None,
+    clock: Clock = SYSTEM,
+) -> ControllerDeps:
+    """What controllers share. By default they own all keys; Events are written only by a `recorder` that runs."""
+    return ControllerDeps(
+        client=client,
+        owner=owner or Owner(),
+        metrics=metrics or Metrics(CollectorRegistry()),
+        recorder=recorder or Recorder(client, instance="test"),
+        clock=clock,
+    )
 
 
 @asynccontextmanager
@@ -58,13 +81,14 @@ def addon_controllers(
 ) -> tuple[Component, ...]:
     """The controllers of add-ons."""
     keys = RecordKeys(client, namespace=deps.inventories.namespace)
-    records = WithdrawalRecords(client, caches, deps, keys=keys, owner=owner, metrics=metrics)
+    shared = controller_deps(client, owner=owner, metrics=metrics, clock=deps.clock)
+    records = WithdrawalRecords(shared, caches, deps, keys=keys)
     return (
-        ProfileController(client, caches, owner=owner, metrics=metrics, clock=deps.clock),
+        ProfileController(shared, caches),
         records,
-        SummaryController(client, caches, deps, owner=owner, metrics=metrics, records=records, helm=helm),
-        ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
-        OwnerRecordController(client, caches, owner=owner, metrics=metrics),
+        SummaryController(shared, caches, deps, records=records, helm=helm),
+        ConfigurationController(shared, caches, deps.inventories),
+        OwnerRecordController(shared, caches),
     )
 
 

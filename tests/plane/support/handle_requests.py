@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.eventually import eventually
-from tests.owners import Owner
-from tests.plane.support.controllers import removal_deps, running_components
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from unwind.api.features import COMPANIONS
 from unwind.clock import SYSTEM
 from unwind.companions.handle_caches import HANDLES, HandleCaches
@@ -18,9 +17,7 @@ from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.install.running_managers import running_managers
-from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
-from unwind.manager.health import new_registry
 from unwind.members.cluster_caches import ClusterCaches
 from unwind.preview.removal_forecast import refusals
 from unwind.teardown.request_controller import RequestController
@@ -47,28 +44,23 @@ async def handle_manager(
         caches, policy_caches = ClusterCaches(own, sveltos_clusters=False), PolicyCaches(own)
         handles = HandleCaches(own, [kind for kind in HANDLES if kind.source in sources])
         reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=sources)
-        owner, metrics, refused = Owner(), Metrics(new_registry()), partial(refusals, home=home)
+        shared, refused = controller_deps(own), partial(refusals, home=home)
         components = (
             caches,
             policy_caches,
             handles,
             HandleController(
-                own,
+                shared,
                 policy_caches,
                 handles,
                 caches,
                 reader,
                 KubeconfigClusters(own, deps.members, clock=SYSTEM),
-                owner=owner,
-                metrics=metrics,
-                clock=SYSTEM,
             ),
             RequestController(
-                own,
+                shared,
                 caches,
                 deps,
-                owner=owner,
-                metrics=metrics,
                 refusals=refused,
                 others=HandleRequests(own, deps, features=features, refusals=refused),
             ),

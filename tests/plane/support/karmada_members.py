@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
-from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import removal_deps, running_components
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
@@ -25,7 +23,6 @@ from unwind.karmada.join_objects import JoinOptions
 from unwind.kube import object_watch
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Recorder
-from unwind.kube.metrics import Metrics
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
@@ -56,21 +53,12 @@ async def running(
     plugins: tuple[Plugin, ...] = (),
 ) -> AsyncIterator[KarmadaCaches]:
     """The cluster controller runs as the manager of a namespace, and with it what else is made for the caches."""
-    everything, metrics = Owner(), Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own:
         addons, caches = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         recorder = Recorder(own, instance="test")
         async with removal_deps(own, namespace, clock=clock, plugins=plugins) as deps:
-            clusters = ClusterController(
-                own,
-                caches,
-                addons.sources[SECRETS.kind],
-                deps.members,
-                owner=everything,
-                metrics=metrics,
-                recorder=recorder,
-                clock=clock,
-            )
+            shared = controller_deps(own, recorder=recorder, clock=clock)
+            clusters = ClusterController(shared, caches, addons.sources[SECRETS.kind], deps.members)
             others = (make(own, caches, addons, deps) for make in more)
             async with running_components((addons, caches, recorder, clusters, *others)):
                 yield caches

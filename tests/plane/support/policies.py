@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.owners import Owner
-from tests.plane.support.controllers import removal_deps, running_components
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from tests.plane.support.example_deployer import ExampleDeployer
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
@@ -34,9 +33,7 @@ from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
-from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until
-from unwind.manager.health import new_registry
 from unwind.members.cluster_caches import ClusterCaches
 from unwind.testing.managers import granting, manager_client
 
@@ -228,7 +225,7 @@ class PolicyScene:
             handles = HandleCaches(own, [kind])
             running = {SourceKind.FLUX, *([SourceKind.HELM] if helm else []), *([SourceKind.PROFILE] if addons else [])}
             reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=running)
-            owner, metrics = Owner(), Metrics(new_registry())
+            shared = controller_deps(own)
             async with removal_deps(own, HOME) as deps:
                 companions: list[Companion] = [deployer or MemberDeployer(self.cluster)]
                 if helm:
@@ -242,36 +239,15 @@ class PolicyScene:
                     caches,
                     policy_caches,
                     handles,
-                    ClusterTeardownController(
-                        own,
-                        caches,
-                        deps,
-                        sources=sources,
-                        owner=owner,
-                        metrics=metrics,
-                        may_release=ReleaseReview(own),
-                    ),
-                    PolicyController(
-                        own,
-                        policy_caches,
-                        handles,
-                        caches,
-                        reader,
-                        OpenGate(),
-                        owner=owner,
-                        metrics=metrics,
-                        clock=SYSTEM,
-                    ),
+                    ClusterTeardownController(shared, caches, deps, sources=sources, may_release=ReleaseReview(own)),
+                    PolicyController(shared, policy_caches, handles, caches, reader, OpenGate()),
                     HandleController(
-                        own,
+                        shared,
                         policy_caches,
                         handles,
                         caches,
                         reader,
                         KubeconfigClusters(own, deps.members, clock=SYSTEM),
-                        owner=owner,
-                        metrics=metrics,
-                        clock=SYSTEM,
                     ),
                 )
                 async with running_components(parts):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.eventually import eventually
-from tests.owners import Owner
 from tests.plane.support import profiles
-from tests.plane.support.controllers import removal_deps, running_components
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from tests.plane.support.objects import until_refused
 from tests.plane.support.removals import until_served
 from unwind.addons.caches import AddonCaches
@@ -43,10 +42,8 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.kube.updates import discard
-from unwind.manager.health import new_registry
 from unwind.preview.removal_forecast import refusals
 from unwind.teardown.manifests import REQUESTS
 from unwind.teardown.request_controller import RequestController
@@ -106,13 +103,10 @@ async def request_controller(
         yield (
             caches,
             RequestController(
-                client,
+                controller_deps(client, recorder=recorder, clock=clock),
                 caches,
                 deps,
-                owner=Owner(),
-                metrics=Metrics(new_registry()),
                 refusals=partial(refusals, home=home),
-                recorder=recorder,
             ),
         )
 

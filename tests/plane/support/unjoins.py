@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.owners import Owner
 from tests.plane.support import karmada_members, profiles
-from tests.plane.support.controllers import removal_deps, running_components
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
@@ -26,9 +25,7 @@ from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.events import Recorder
-from unwind.kube.metrics import Metrics
 from unwind.kube.object_watch import until, until_absent
-from unwind.manager.health import new_registry
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 from unwind.testing.clock import StillClock
@@ -61,30 +58,26 @@ async def controllers(
 ) -> AsyncIterator[Clock]:
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
-    owner, metrics = owner or Owner(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches, members = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
         recorder = Recorder(own, instance="test")
         async with removal_deps(own, namespace, clock=clock, best_effort=best_effort, plugins=plugins) as deps:
-            probing = ClusterController(
-                own, members, secrets, deps.members, owner=owner, metrics=metrics, recorder=recorder, clock=clock
-            )
-            unjoining = UnjoinController(
-                own, members, caches.teardowns, secrets, deps, owner=owner, metrics=metrics, recorder=recorder
-            )
+            shared = controller_deps(own, owner=owner, recorder=recorder, clock=clock)
+            probing = ClusterController(shared, members, secrets, deps.members)
+            unjoining = UnjoinController(shared, members, caches.teardowns, secrets, deps)
             sources = (SummarySteps(own, caches),)
             keys = RecordKeys(own, namespace=namespace)
-            records = WithdrawalRecords(own, caches, deps, keys=keys, owner=owner, metrics=metrics)
+            records = WithdrawalRecords(shared, caches, deps, keys=keys)
             parts = (
                 caches,
                 members,
                 recorder,
                 probing,
                 records,
-                WorkController(own, members, secrets, deps, owner=owner, metrics=metrics, records=records),
+                WorkController(shared, members, secrets, deps, records=records),
                 # It must not meddle with members: their Teardowns are others'.
-                ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
+                ClusterTeardownController(shared, caches, deps, sources=sources),
                 unjoining,
             )
             async with running_components(parts):

@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
-from tests.owners import Owner
+from tests.plane.support.controllers import controller_deps
 from tests.plane.support.karmada_members import running
 from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import config_map
@@ -21,7 +20,6 @@ from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.karmada.work_controller import WorkController
 from unwind.kube import object_watch
 from unwind.kube.decoding import Key
-from unwind.kube.metrics import Metrics
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 
@@ -54,16 +52,16 @@ class WorkSite:
         made: list[WorkController] = []
 
         def works(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
-            secrets, metrics = addons.sources[SECRETS.kind], Metrics(CollectorRegistry())
-            made.append(WorkController(client, caches, secrets, deps, owner=Owner(), metrics=metrics, records=kept[0]))
+            shared, secrets = controller_deps(client, clock=deps.clock), addons.sources[SECRETS.kind]
+            made.append(WorkController(shared, caches, secrets, deps, records=kept[0]))
             return made[0]
 
         kept: list[WithdrawalRecords] = []
 
         def records(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
             del caches
-            keys, metrics = RecordKeys(client, namespace=self.home), Metrics(CollectorRegistry())
-            kept.append(WithdrawalRecords(client, addons, deps, keys=keys, owner=Owner(), metrics=metrics))
+            shared, keys = controller_deps(client, clock=deps.clock), RecordKeys(client, namespace=self.home)
+            kept.append(WithdrawalRecords(shared, addons, deps, keys=keys))
             return kept[0]
 
         async with running(self.client, records, works, namespace=self.home, plugins=plugins):

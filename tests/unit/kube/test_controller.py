@@ -11,10 +11,12 @@ from structlog.testing import capture_logs
 from tests.owners import Owner
 from unwind.errors import UnwindError
 from unwind.kube import fencing
-from unwind.kube.controller import Controller
+from unwind.kube.controller import Controller, ControllerDeps
+from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.manager.health import new_registry
 from unwind.testing.clock import StillClock
+from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,7 +43,15 @@ class Fruits(Controller[str]):
         self.keys = ["apple", "pear"]
         self.done: list[str] = []
         self.errors = list(errors)
-        super().__init__(self.caches, owner=owner, metrics=Metrics(self.registry), clock=self.clock)
+        client = Objects(resources=()).client
+        shared = ControllerDeps(
+            client=client,
+            owner=owner,
+            metrics=Metrics(self.registry),
+            recorder=Recorder(client, instance="test"),
+            clock=self.clock,
+        )
+        super().__init__(shared, self.caches)
 
     def _enqueue_all(self) -> None:
         for key in self.keys:

@@ -23,6 +23,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Phase, Teardown
 from unwind.inventory.inventories import Inventories
 from unwind.kube.cache import Change
+from unwind.kube.controller import ControllerDeps
 from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
 from unwind.teardown.archive_controller import ASK_AGAIN, ArchiveController, may_forget
@@ -68,15 +69,18 @@ class Scene:
         self.shards, self.events, self.registry = Owner(), Events(), CollectorRegistry()
         self.directory = ArchiveDirectory(path)
         self.archive = ArchiveController(
+            ControllerDeps(
+                client=client,
+                owner=self.shards,
+                metrics=Metrics(CollectorRegistry()),
+                recorder=cast("Any", self.events),
+                clock=self.clock,
+            ),
             self.directory,
             self.caches,
             Inventories(client, namespace="home"),
             keys=self.keys,
-            owner=self.shards,
-            metrics=Metrics(CollectorRegistry()),
             registry=self.registry,
-            recorder=cast("Any", self.events),
-            clock=self.clock,
         )
 
     def see(self, one: Teardown) -> Teardown:

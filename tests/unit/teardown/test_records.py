@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from unwind.addons.caches import AddonCaches
 from unwind.api import capi
@@ -13,6 +15,9 @@ from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
 from unwind.inventory.inventories import Inventories
+from unwind.kube.controller import ControllerDeps
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import Drafted
 from unwind.teardown.records import TeardownRecords, target_of
@@ -36,14 +41,19 @@ class RecordScene:
         self.clock = StillClock()
         self.drafts = 0
         self.records = TeardownRecords(
-            client,
+            ControllerDeps(
+                client=client,
+                owner=cast("Any", None),
+                metrics=Metrics(CollectorRegistry()),
+                recorder=Recorder(client, instance="test"),
+                clock=self.clock,
+            ),
             self.caches.teardowns,
             Inventories(client, namespace="home"),
             keys=self.keys,
             group=capi.CLUSTERS.group,
             cause=Cause.CLUSTER_DELETED,
             keep=timedelta(days=7),
-            clock=self.clock,
         )
 
     def plant(self, name: str = "u-1", **spec: object) -> Teardown:

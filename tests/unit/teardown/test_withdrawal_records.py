@@ -45,6 +45,8 @@ from unwind.api.unwind import (
 )
 from unwind.deleters.attempt import Waiting
 from unwind.inventory.inventories import Inventories
+from unwind.kube.controller import ControllerDeps
+from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.teardown.force_release import LetGo
 from unwind.teardown.recorded_removal import RecordedRemoval
@@ -102,12 +104,16 @@ class Scene:
         self.inventories = Inventories(client, namespace="home")
         deps = cast("RemovalDeps", SimpleNamespace(inventories=self.inventories, clock=self.clock, archive=None))
         self.records = WithdrawalRecords(
-            client,
+            ControllerDeps(
+                client=client,
+                owner=OwnerOfProd(),
+                metrics=Metrics(CollectorRegistry()),
+                recorder=Recorder(client, instance="test"),
+                clock=self.clock,
+            ),
             self.caches,
             deps,
             keys=self.keys,
-            owner=OwnerOfProd(),
-            metrics=Metrics(CollectorRegistry()),
             keep=KEEP,
         )
 
