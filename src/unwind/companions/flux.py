@@ -245,7 +245,8 @@ def why_held(obj: FluxObject) -> str:
     """Why Flux would not remove everything if a handle were deleted as it is; empty if it would (pure)."""
     if why := rules.why_held(obj):
         return why
-    if rules.manages_flux(_inventory(obj)):
+    # Flux on the management cluster can remove the one that it deployed on a member.
+    if obj.spec.kube_config is None and rules.manages_flux(_inventory(obj)):
         return (
             "deploys Flux itself besides other objects, and Flux cannot remove itself; move the other objects to"
             " another Kustomization"

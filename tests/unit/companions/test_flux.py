@@ -119,6 +119,14 @@ def test_the_kustomization_that_deploys_flux_and_more_is_held() -> None:
     assert "deploys Flux itself" in companion.why_held(handle)
 
 
+def test_flux_that_was_deployed_from_the_management_cluster_is_removed_by_flux_there() -> None:
+    inventory = {"entries": [{"id": item, "v": "v1"} for item in ITSELF]}
+    spec = {"prune": True, "kubeConfig": {"secretRef": {"name": "prod-kubeconfig"}}}
+    handle = {"kind": "Kustomization", "metadata": {}, "spec": spec, "status": {"inventory": inventory}}
+    companion = FluxCompanion(None)  # type: ignore[arg-type]  # nothing is read
+    assert companion.why_held(handle) == ""
+
+
 def test_two_handles_of_the_same_step_are_refused() -> None:
     with pytest.raises(UnwindError, match="Kustomization/shop/web exists on the management cluster and on the cluster"):
         by_name(found("web"), found("web", on_member=True))
