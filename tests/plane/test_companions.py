@@ -133,7 +133,7 @@ async def test_objects_that_the_deployer_keeps_are_in_the_ledger_and_foreign_one
     async with running_deployer(it), manager(it.client, sources=(companion.steps,)):
         await it.delete()
         ended = await it.ended()
-    assert ended.phase is Phase.COMPLETE
+    assert (ended.phase, ended.status.removed, ended.status.left) == (Phase.COMPLETE, "1/2", 1)
     assert ended.spec.plan
     assert any("foreign" in warning for warning in ended.spec.plan.warnings)
     assert await it.objects() == {"data", "foreign"}

@@ -99,6 +99,9 @@ class DeployedObjects:
 
     async def watch(self) -> None:
         """Watch all of them. Must be called before the handle is deleted."""
+        for entry in (item.entry for item in items(self._chunks.values())):
+            if entry.state == EntryState.REMOVED and not entry.left:
+                self._reports.gone(entry.object.uid)  # by an earlier pass
         self._reports.report(total=self._total, left=self._left)
 
         async def one(item: Item) -> None:
