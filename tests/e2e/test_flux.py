@@ -16,20 +16,25 @@ from tests.plane.support.flux_sources import config_map, kustomization
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
-from unwind.api.names import ConditionType, Finalizer
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
-from unwind.api.unwind import Phase, Teardown
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, ConditionType, Finalizer
+from unwind.api.policies import TEARDOWN_POLICIES, Suspended
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, ROLE_BINDINGS, ROLES, SECRETS
+from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.companions.left_objects import LOOK_AGAIN
+from unwind.helm.program import Helm
 from unwind.kube import object_watch
 from unwind.kube.object_watch import until, until_absent
 from unwind.kube.updates import revise
-from unwind.local import companions, tools
+from unwind.local import build, companions, tools
+from unwind.testing.clock import StillClock
 from unwind.testing.namespaces import new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.local.companions import CompanionController
     from unwind.local.plane import Plane
 
@@ -403,6 +408,243 @@ async def test_a_helm_release_that_was_upgraded_while_no_manager_ran_is_verified
         assert (await it.cluster.ended()).phase is Phase.COMPLETE
     assert await it.cluster.objects() == set()
     await it.cluster.go()
+
+
+# What Flux would leave, removed by Unwind
+
+PRUNE_DISABLED = {"kustomize.toolkit.fluxcd.io/prune": "disabled"}
+
+
+def deletions_by_unwind(it: FluxScene) -> list[str]:
+    """The ConfigMaps that Unwind has deleted on the member, in order."""
+    entries = it.cluster.member.audit.deletions(resource="configmaps", namespace=it.cluster.on_member)
+    return [entry.object_ref.name for entry in entries if entry.user_agent.startswith("unwind")]
+
+
+@pytest.mark.parametrize("spec", [{"suspend": True}, {"deletionPolicy": "Orphan"}, {"prune": False}])
+async def test_what_flux_would_leave_is_removed_by_unwind_if_the_policies_say_so(
+    it: FluxScene, spec: dict[str, Any]
+) -> None:
+    manifests = [it.config_map("apps-0", finalizers=[HOLD]), it.config_map("data", annotations=PRUNE_DISABLED)]
+    await it.kustomization("base", "base-0")
+    await it.kustomization("apps", "apps-1", manifests=manifests, depends_on=["base"])
+    await it.sources.until_ready("base", "apps")
+    await it.client.patch(KUSTOMIZATIONS, "apps", {"spec": spec}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    async with it.manager():
+        await it.cluster.delete()
+        held = await it.cluster.teardown(held_at("apps-0", HOLD), "held at apps-0")
+        assert held.spec.plan
+        assert any("Unwind removes its objects" in warning for warning in held.spec.plan.warnings)
+        apps = await it.handle("apps")
+        assert apps
+        # Flux has let go of it, and nobody has changed its mind.
+        assert apps["metadata"]["finalizers"] == [Finalizer.HANDLE.value]
+        assert apps["spec"].items() >= spec.items()
+        assert {"apps-0", "base-0", "data"} <= await it.cluster.objects() <= {"apps-0", "apps-1", "base-0", "data"}
+        await it.free("apps-0")
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.removed, ended.status.left) == (Phase.COMPLETE, "3/4", 1)
+    assert await it.cluster.objects() == {"data"}
+    assert await it.handle("apps") is None
+    assert sorted(deletions_by_unwind(it)) == ["apps-0", "apps-1"]
+    order = it.cluster.deleted()
+    assert sorted(order) == ["apps-0", "apps-1", "base-0"], "each once: Flux created none of them again"
+    assert order[-1] == "base-0"
+    await it.cluster.go()
+
+
+async def test_a_handle_that_is_resumed_while_unwind_removes_its_objects_is_finished_all_the_same(
+    it: FluxScene,
+) -> None:
+    await it.kustomization("apps", "apps-1", manifests=[it.config_map("apps-0", finalizers=[HOLD])])
+    await it.sources.until_ready("apps")
+    await it.client.patch(KUSTOMIZATIONS, "apps", {"spec": {"suspend": True}}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    async with it.manager():
+        await it.cluster.delete()
+        await it.cluster.teardown(held_at("apps-0", HOLD), "held at apps-0")
+        resumed = {"spec": {"suspend": False}}
+        await it.client.patch(KUSTOMIZATIONS, "apps", resumed, namespace=it.cluster.namespace)
+        await it.free("apps-0")
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert await it.cluster.objects() == set()
+    await it.cluster.go()
+
+
+async def test_unwind_keeps_a_namespace_of_a_suspended_handle_that_contains_objects_of_others(it: FluxScene) -> None:
+    member, name = it.cluster.member.client, f"{it.cluster.on_member}-own"
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await it.kustomization("apps", manifests=[namespace, config_map("apps-0", name)])
+    await it.sources.until_ready("apps")
+    await member.create(CONFIG_MAPS, config_map("foreign", name))
+    await it.client.patch(KUSTOMIZATIONS, "apps", {"spec": {"suspend": True}}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    async with it.manager():
+        await it.cluster.delete()
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.removed, ended.status.left) == (Phase.COMPLETE, "1/2", 1)
+    assert ended.spec.plan
+    left = await it.cluster.inventory(ended.spec.plan.steps[0].object)
+    assert left
+    [note] = [entry for entry in left.spec.entries.values() if entry.ledger]
+    assert note.object.name == name
+    assert note.ledger
+    assert "foreign" in note.ledger.message
+    found = {item["metadata"]["name"] for item in await member.list(CONFIG_MAPS, namespace=name)}
+    assert found == {"foreign", "kube-root-ca.crt"}
+    await it.cluster.go()
+
+
+async def test_unwind_removes_no_more_than_the_account_may_that_flux_impersonates(it: FluxScene) -> None:
+    await it.kustomization("apps", "apps-0")
+    await it.sources.until_ready("apps")
+    spec = {"suspend": True, "serviceAccountName": "tenant"}
+    await it.client.patch(KUSTOMIZATIONS, "apps", {"spec": spec}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    clock, member, where = StillClock(), it.cluster.member.client, it.cluster.on_member
+    user = f"system:serviceaccount:{it.cluster.namespace}:tenant"
+    async with it.manager(clock=clock):
+        await it.cluster.delete()
+        await it.cluster.teardown(held_at("apps", f"{user}, with which Flux applies it, may not delete"), "held")
+        assert (await it.handle("apps") or {})["metadata"].get("deletionTimestamp") is None
+        await allow(member, where, user)
+        clock.advance(LOOK_AGAIN)
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert await it.cluster.objects() == set()
+    await it.cluster.go()
+
+
+async def allow(client: Client, namespace: str, user: str) -> None:
+    """Let a user delete ConfigMaps."""
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]
+    meta = {"name": "tenant", "namespace": namespace}
+    role = {"apiVersion": ROLES.api_version, "kind": ROLES.kind, "metadata": meta, "rules": rules}
+    await client.create(ROLES, role)
+    group = ROLES.group
+    binding = {
+        "apiVersion": ROLE_BINDINGS.api_version,
+        "kind": ROLE_BINDINGS.kind,
+        "metadata": meta,
+        "roleRef": {"apiGroup": group, "kind": ROLES.kind, "name": "tenant"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    await client.create(ROLE_BINDINGS, binding)
+
+
+@pytest.mark.usefixtures("flux_on_member")
+@pytest.mark.parametrize("child", [Effort.ENFORCE, Effort.LEAVE])
+async def test_a_handle_nested_in_a_suspended_one_is_removed_before_it_or_holds_it(
+    it: FluxScene, child: Effort
+) -> None:
+    there = it.on_member()
+    await there.source("shop", [it.config_map("shop-0")])
+    await there.kustomization("tenant", [it.config_map("tenant-0"), kustomization("shop", it.cluster.on_member)])
+    await there.until_ready("tenant", "shop")
+    await there.client.patch(KUSTOMIZATIONS, "tenant", {"spec": {"suspend": True}}, namespace=there.namespace)
+    it.policies = EnforceAll(it.cluster.namespace, shop=child)
+    it.policies.suspended = Suspended.REMOVE
+    clock = StillClock()
+    async with it.manager(clock=clock):
+        await it.cluster.delete()
+        if child is Effort.LEAVE:
+            await it.cluster.teardown(held_at("tenant", "shop would be deleted with all that it deployed"), "held")
+            assert await it.cluster.objects() == {"shop-0", "tenant-0"}
+            shop = await there.client.get(KUSTOMIZATIONS, "shop", namespace=there.namespace)
+            await there.client.delete(KUSTOMIZATIONS, "shop", uid=shop["metadata"]["uid"], namespace=there.namespace)
+            await until_absent(there.client, KUSTOMIZATIONS, "shop", namespace=there.namespace)
+            clock.advance(LOOK_AGAIN)
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1 if child is Effort.LEAVE else 0)
+    assert await it.cluster.objects() == set()
+    assert "tenant-0" in deletions_by_unwind(it)
+    assert await there.client.list(KUSTOMIZATIONS, namespace=there.namespace) == []
+    await it.cluster.go()
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_a_suspended_helm_release_is_uninstalled_by_unwind_if_the_policies_say_so(it: FluxScene) -> None:
+    it.helm = Helm((await build.ensure([tools.HELM]))[tools.HELM.name].path)
+    held, kept = "finalizers: [example.dev/hold]", "annotations: {helm.sh/resource-policy: keep}"
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  {}\n"
+    chart = {"templates/web.yaml": manifest.format("web", held), "templates/data.yaml": manifest.format("data", kept)}
+    await it.sources.helm_release("db", chart, secret=it.secret, target=it.cluster.on_member)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    await it.client.patch(HELM_RELEASES, "db", {"spec": {"suspend": True}}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    async with it.manager():
+        await it.cluster.delete()
+        await it.cluster.teardown(held_at("web", "example.dev/hold"), "held at web")
+        [release] = await it.client.list(HELM_RELEASES, namespace=it.cluster.namespace)
+        assert release["metadata"]["finalizers"] == [Finalizer.HANDLE.value]
+        assert release["spec"]["suspend"] is True
+        await it.free("web")
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    assert await it.cluster.objects() == {"data"}
+    assert await it.cluster.member.client.list(SECRETS, namespace=it.cluster.on_member, labels="owner=helm") == []
+    assert await it.client.list(HELM_RELEASES, namespace=it.cluster.namespace) == []
+    await it.cluster.go()
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_without_helm_a_suspended_helm_release_is_held_before_anything_is_deleted(it: FluxScene) -> None:
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\n"
+    await it.sources.helm_release("db", {"templates/web.yaml": manifest}, secret=it.secret, target=it.cluster.on_member)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    await it.client.patch(HELM_RELEASES, "db", {"spec": {"suspend": True}}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+    async with it.manager():
+        await it.cluster.delete()
+        await it.cluster.teardown(held_at("db", "the helm program is not installed"), "held")
+        [release] = await it.client.list(HELM_RELEASES, namespace=it.cluster.namespace)
+        assert "deletionTimestamp" not in release["metadata"]
+        assert await it.cluster.objects() == {"web"}
+        await it.cluster.annotate({FORCE_RELEASE_ANNOTATION: "the test is over"})
+        await it.cluster.ended()
+    await it.cluster.go()
+
+
+async def test_the_plans_of_the_cluster_and_of_the_policy_say_what_unwind_removes_itself(
+    it: FluxScene, tmp_path: Path
+) -> None:
+    client, management, cluster = it.client, it.cluster.management, it.cluster
+    kept = it.config_map("data", annotations=PRUNE_DISABLED)
+    await it.kustomization("base", "base-0")
+    await it.kustomization("apps", "apps-0", manifests=[kept])
+    await it.sources.until_ready("base", "apps")
+    await client.patch(KUSTOMIZATIONS, "apps", {"spec": {"suspend": True}}, namespace=cluster.namespace)
+    await client.patch(
+        CLUSTERS, cluster.name, {"metadata": {"labels": {"env": cluster.name}}}, namespace=cluster.namespace
+    )
+    policy = {
+        "apiVersion": TEARDOWN_POLICIES.api_version,
+        "kind": TEARDOWN_POLICIES.kind,
+        "metadata": {"name": cluster.name},
+        "spec": {
+            "clusterSelector": {"matchLabels": {"env": cluster.name}},
+            "sources": [{"kind": "Flux", "effort": "Enforce", "suspended": "Remove"}],
+        },
+    }
+    file = tmp_path / "policy.yaml"
+    file.write_text(json.dumps(policy))
+    seen = await command(management, "plan", "--policy", str(file), "-o", "json")
+    steps = {step["name"]: step["left"] for step in json.loads(seen.out)["clusters"][0]["steps"]}
+    apps, base = (f"Kustomization/{cluster.namespace}/{name}" for name in ("apps", "base"))
+    assert (steps[base], "Unwind removes its objects" in steps[apps]) == ("", True)
+    made = await client.create(TEARDOWN_POLICIES, policy)
+    try:
+        told = await command(management, "plan", f"cluster/{cluster.name}", "-n", cluster.namespace, "-o", "json")
+        table = await command(management, "plan", f"cluster/{cluster.name}", "-n", cluster.namespace)
+    finally:
+        await client.delete(TEARDOWN_POLICIES, cluster.name, uid=made["metadata"]["uid"])
+    plan = json.loads(told.out)
+    assert plan["byUnwind"] == [apps]
+    assert [ref["name"] for ref in plan["objects"][apps]] == ["apps-0"]
+    assert [(it["object"]["name"], "prune is disabled" in it["why"]) for it in plan["staying"]] == [("data", True)]
+    assert "removed, by Unwind" in table.out
+    await cluster.delete()
+    await cluster.let_go()
 
 
 async def test_a_plan_shows_nested_inventories_and_fails_if_something_would_leak(it: FluxScene) -> None:

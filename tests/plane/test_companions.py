@@ -123,6 +123,128 @@ async def test_a_suspended_handle_holds_until_a_user_resumes_it(it: TeardownScen
     await it.let_go()
 
 
+async def test_what_the_deployer_of_a_suspended_handle_leaves_is_removed_by_unwind_after_the_handle_was_let_go_of(
+    it: TeardownScene,
+) -> None:
+    await deployed(it, "base", objects=["base-0"])
+    suspended = {SUSPENDED: "true"}
+    await deployed(
+        it, "apps", objects=["apps-0", "data", "foreign"], kept="data", depends_on="base", annotations=suspended
+    )
+    client, where = it.member.client, it.on_member
+    await client.patch(
+        CONFIG_MAPS, "foreign", {"metadata": {"labels": {DEPLOYED_BY_LABEL: "another"}}}, namespace=where
+    )
+    await client.patch(CONFIG_MAPS, "apps-0", {"metadata": {"finalizers": [HOLD]}}, namespace=where)
+    companion = ExampleDeployer(it)
+    companion.removes = True
+    async with running_deployer(it), manager(it.client, sources=(companion.steps,)):
+        await it.delete()
+        held = await it.teardown(_held_at("apps-0"), "held at apps-0")
+        assert HOLD in held.status.blocked_by
+        handle = await client.get(CONFIG_MAPS, "apps", namespace=where)
+        assert (handle["metadata"]["finalizers"], SUSPENDED in handle["metadata"]["annotations"]) == (
+            [Finalizer.HANDLE.value],
+            True,
+        )
+        assert "base-0" in await it.objects(), "it waits for what depends on it"
+        await client.patch(CONFIG_MAPS, "apps-0", {"metadata": {"finalizers": None}}, namespace=where)
+        ended = await it.ended()
+    assert (ended.phase, ended.status.removed, ended.status.left) == (Phase.COMPLETE, "2/3", 1)
+    assert await it.objects() == {"data", "foreign"}
+    step = next(step for step in ended.spec.plan.steps if step.object.name == "apps") if ended.spec.plan else None
+    assert step
+    left = await it.inventory(step.object)
+    assert left
+    notes = {entry.object.name: entry.ledger.message for entry in left.spec.entries.values() if entry.ledger}
+    assert notes == {"data": "it is marked as kept"}
+    order = it.deleted()
+    assert order.index("apps") < order.index("apps-0") < order.index("base")
+    await it.let_go()
+
+
+async def test_an_object_that_loses_its_mark_while_a_suspended_handle_goes_stays_and_is_in_the_ledger(
+    it: TeardownScene,
+) -> None:
+    await deployed(it, "apps", objects=["apps-0", "apps-1"], annotations={SUSPENDED: "true"})
+    companion = ExampleDeployer(it)
+    companion.removes = True
+    client, where = it.member.client, it.on_member
+    async with manager(it.client, sources=(companion.steps,)):
+        await it.delete()
+        await it.teardown(lambda one: "the deployer is deleting" in one.status.blocked_by, "deleted")
+        taken = {"metadata": {"labels": {DEPLOYED_BY_LABEL: "another"}}}
+        await client.patch(CONFIG_MAPS, "apps-0", taken, namespace=where)
+        async with running_deployer(it):
+            ended = await it.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    assert await it.objects() == {"apps-0"}
+    assert ended.spec.plan
+    left = await it.inventory(ended.spec.plan.steps[0].object)
+    assert left
+    [note] = [entry.ledger.message for entry in left.spec.entries.values() if entry.ledger]
+    assert "no longer carries the mark" in note
+    await it.let_go()
+
+
+async def test_a_policy_that_says_hold_later_stops_unwind_from_removing_what_a_suspended_handle_deployed(
+    it: TeardownScene,
+) -> None:
+    await deployed(it, "apps", objects=["apps-0"], annotations={SUSPENDED: "true"})
+    companion = ExampleDeployer(it)
+    companion.removes = True
+    client, where = it.member.client, it.on_member
+    async with manager(it.client, sources=(companion.steps,)):
+        await it.delete()
+        await it.teardown(lambda one: "the deployer is deleting" in one.status.blocked_by, "deleted")
+        companion.removes = False
+        async with running_deployer(it):
+            held = await it.teardown(_held_at("apps-0"), "held at apps-0")
+            assert "did not delete it" in held.status.blocked_by
+            assert await it.objects() == {"apps", "apps-0"}
+            found = await client.get(CONFIG_MAPS, "apps-0", namespace=where)
+            await client.delete(CONFIG_MAPS, "apps-0", uid=found["metadata"]["uid"], namespace=where)
+            assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
+
+
+async def test_of_objects_that_are_newer_than_the_plan_unwind_removes_only_those_with_the_mark_of_the_deployer(
+    it: TeardownScene,
+) -> None:
+    await deployed(it, "apps", objects=["apps-0"], annotations={SUSPENDED: "true"})
+    companion = ExampleDeployer(it)
+    client, where = it.member.client, it.on_member
+    async with running_deployer(it), manager(it.client, sources=(companion.steps,)):
+        await it.delete()
+        await it.teardown(_held_at("apps"), "held at apps")
+        for name, by in (("late", "apps"), ("strange", "another")):
+            meta = {"name": name, "namespace": where, "labels": {DEPLOYED_BY_LABEL: by}}
+            await client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+        companion.removes = True
+        await client.patch(CONFIG_MAPS, "apps", {"data": {"entries": "apps-0 late strange"}}, namespace=where)
+        ended = await it.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0)
+    assert await it.objects() == {"strange"}
+    await it.let_go()
+
+
+async def test_a_suspended_handle_with_a_protected_object_is_not_deleted(it: TeardownScene) -> None:
+    labels = {DELETE_PROTECTION_LABEL: "Always"}
+    await deployed(it, "apps", objects=["apps-0"], labels=labels, annotations={SUSPENDED: "true"})
+    companion = ExampleDeployer(it)
+    companion.removes = True
+    async with running_deployer(it), manager(it.client, sources=(companion.steps,)):
+        await it.delete()
+        await it.teardown(_held_at("apps"), "held at apps")
+        handle = await it.member.client.get(CONFIG_MAPS, "apps", namespace=it.on_member)
+        assert "deletionTimestamp" not in handle["metadata"]
+        free = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: None}}}
+        await it.member.client.patch(CONFIG_MAPS, "apps-0", free, namespace=it.on_member)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    await it.let_go()
+
+
 async def test_objects_that_the_deployer_keeps_are_in_the_ledger_and_foreign_ones_are_not_waited_for(
     it: TeardownScene,
 ) -> None:

@@ -23,6 +23,7 @@ from tests.plane.support.killed_handles import (
     ReleaseProxies,
     Releases,
     SingleReleaseProxy,
+    SuspendedKustomizations,
 )
 from tests.plane.support.killed_managers import Killer, Managers, detailed_signature
 from unwind.api.capi import CLUSTERS
@@ -116,7 +117,7 @@ class Stage:
         selector = {"selector": {"namespaces": [cluster.on_member], "names": ["*"]}} if source == "Helm" else {}
         spec = {
             "clusterSelector": {"matchLabels": {LABEL: cluster.name}},
-            "sources": [{"kind": source, "effort": "Enforce", **selector}],
+            "sources": [{"kind": source, "effort": "Enforce", "suspended": self.handles.suspended, **selector}],
         }
         policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
         await cluster.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": cluster.name}})
@@ -219,7 +220,13 @@ async def staged(plane: Plane, namespace: str, repository: ChartRepository, tmp_
                 cluster, repository
             )
         it = FluxScene(cluster, FluxSources(cluster.client, namespace, server))
-        kinds = (Kustomizations, MemberKustomizations, NestedKustomizations, FluxReleases)
+        kinds = (
+            Kustomizations,
+            MemberKustomizations,
+            SuspendedKustomizations,
+            NestedKustomizations,
+            FluxReleases,
+        )
         return next(kind for kind in kinds if kind.__name__ == made)(it)
 
     @asynccontextmanager
@@ -289,6 +296,20 @@ async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_ha
         kinds = stage.killed()
         assert {("POST", "teardowns"), ("POST", "inventories")} <= kinds
         assert {("DELETE", "apps"), ("DELETE", "base"), ("PATCH", "apps"), ("PATCH", "base")} <= kinds
+        assert _finalizers_of(stage, "apps") == {True, False}
+
+
+async def test_a_manager_that_is_killed_at_every_write_removes_what_suspended_handles_deployed(
+    staged: Grounds,
+) -> None:
+    async with staged("SuspendedKustomizations", before=None) as stage:
+        await _torn_down(stage)
+        await stage.check("apps", "base")
+        written = stage.written_on_member()
+        assert {resource for _, resource in written} == {"kustomizations", "configmaps"}
+        assert {verb for verb, _ in written} <= {"patch", "delete"}
+        kinds = stage.killed()
+        assert {("DELETE", name) for name in ("apps", "base", "apps-0", "base-0")} <= kinds
         assert _finalizers_of(stage, "apps") == {True, False}
 
 

@@ -106,6 +106,12 @@ class Kustomization(Model, frozen=True, kw_only=True):
     status: KustomizationStatus = KustomizationStatus()
 
 
+class Uninstall(Model, frozen=True, kw_only=True):
+    """How a Helm release is uninstalled."""
+
+    disable_hooks: bool = False
+
+
 class HelmReleaseSpec(Model, frozen=True, kw_only=True):
     """The desired state of a HelmRelease."""
 
@@ -114,6 +120,7 @@ class HelmReleaseSpec(Model, frozen=True, kw_only=True):
     kube_config: KubeConfig | None = None
     service_account_name: str = ""
     """The account that Flux impersonates."""
+    uninstall: Uninstall = Uninstall()
 
 
 class ReleaseSnapshot(Model, frozen=True, kw_only=True):

@@ -37,6 +37,15 @@ class SourceKind(Word):
     """Works of a Karmada member that is the cluster. Its removeStrategy counts as well. Only Enforce."""
 
 
+class Suspended(Word):
+    """What becomes of the objects of a handle whose deployer would leave them: it is suspended, or set to keep them."""
+
+    HOLD = "Hold"
+    """The handle is held by name, until a user decides."""
+    REMOVE = "Remove"
+    """Unwind deletes the handle, which its deployer then leaves, and removes the objects itself."""
+
+
 class Operator(Word):
     """The operator of a requirement of a label selector."""
 
@@ -116,6 +125,16 @@ class PolicySource(Model, frozen=True, kw_only=True):
             **ATOMIC,
         ),
     ] = ()
+    suspended: Annotated[
+        str,
+        doc(
+            "Only for Flux: what becomes of a Kustomization or HelmRelease whose objects Flux would leave, because it"
+            " is suspended, or keeps them (deletionPolicy Orphan, prune false). Hold: it is held. Remove: Unwind"
+            " removes its objects itself. It counts only if every policy that selects the handle says Remove.",
+            choice=Suspended,
+            default=Suspended.HOLD.value,
+        ),
+    ] = Suspended.HOLD.value
 
 
 _HELM_SELECTOR = rule(
@@ -125,6 +144,10 @@ _HELM_SELECTOR = rule(
 _WORK_EFFORT = rule(
     "self.all(one, one.kind != 'Work' || one.effort == 'Enforce')",
     "a source of kind Work needs the effort Enforce: Works go when their member is unjoined",
+)
+_SUSPENDED = rule(
+    f"self.all(one, one.suspended == '{Suspended.HOLD}' || one.kind == '{SourceKind.FLUX}')",
+    f"suspended: {Suspended.REMOVE} is only possible for a source of kind {SourceKind.FLUX}",
 )
 
 
@@ -360,7 +383,7 @@ class TeardownPolicySpec(Model, frozen=True, kw_only=True):
             default=[],
             maxItems=32,
             **ATOMIC,
-            **{"x-kubernetes-validations": [_HELM_SELECTOR, _WORK_EFFORT]},
+            **{"x-kubernetes-validations": [_HELM_SELECTOR, _WORK_EFFORT, _SUSPENDED]},
         ),
     ] = ()
     drain: Annotated[

@@ -254,7 +254,10 @@ def _steps(foreseen: Foreseen) -> Table:
     rows.add_column("ACTION", no_wrap=True)
     for step in foreseen.plan.steps:
         what = ", ".join(_kinds(foreseen.objects.get(step.name, ())))
-        rows.add_row(str(step.wave), step.name, str(step.objects), what, _EFFORTS.get(step.effort, step.effort))
+        action = _EFFORTS.get(step.effort, step.effort)
+        if step.name in foreseen.by_unwind:
+            action = f"{action}, by Unwind"
+        rows.add_row(str(step.wave), step.name, str(step.objects), what, action)
     return rows
 
 

@@ -76,6 +76,8 @@ def policy_table(seen: PolicyPreview) -> Group:
                 table.add_row(*(first if number == 0 else ("", "", "")), *row)
         parts.append(table)
         parts.append(Text("Steps on the clusters themselves: unwind plan cluster/NAME"))
+        left = {step.name: step.left for cluster in seen.clusters for step in cluster.steps if step.left}
+        parts += [Text(f"! {name}: {why}", style="bold yellow") for name, why in sorted(left.items())]
     for sink in seen.sinks:
         events = ", ".join(f"{event} for {sink.held_longer_than}" if event == HELD else event for event in sink.events)
         parts.append(Text(f"Notifies {sink.host} on {events}; signed with Secret {sink.signing_key}."))

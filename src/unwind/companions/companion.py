@@ -14,11 +14,13 @@ from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection
+    from collections.abc import Awaitable, Collection, Sequence
 
     from unwind.api.resources import Resource
+    from unwind.companions.left_objects import OwnRemoval
     from unwind.kube.client import Object
     from unwind.kube.decoding import Metadata
+    from unwind.members.contents import Content
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepRemover
@@ -55,6 +57,9 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     """Whether everything else that runs on the cluster may need it, so that it goes last."""
     exactly: str = ""
     """Why only a policy counts that names it without wildcards; empty if any policy that selects it does."""
+    left: str = ""
+    """Why its deployer would leave what it deployed, as the rest of a sentence; empty if it would not. Held, or removed
+    by Unwind if the policies say so."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
 
@@ -125,6 +130,15 @@ class HandleCompanion(Companion, Protocol):
         """Why the deployer would not remove everything if the handle were deleted as it is; empty if it would.
 
         For example because it is suspended. Unwind never resumes what a user stopped.
+        """
+
+    async def own_removal(
+        self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
+    ) -> OwnRemoval | None:
+        """How Unwind removes `left`, the objects that the deployer leaves if this handle is deleted as it is.
+
+        None: the deployer deletes them, or no policy allows Unwind to. Asked before the handle is deleted, if it is
+        `why_held`, and again when the deployer is done with it. Raises Again if something must be decided first.
         """
 
     def before_delete(self, handle: Object) -> Object:

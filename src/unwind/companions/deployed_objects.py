@@ -20,6 +20,7 @@ from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item, items
 from unwind.inventory.writer import Records
 from unwind.kube.absence import Presence
+from unwind.members.contents import Content
 from unwind.protection.deleter import ProtectionLink, labelled
 from unwind.removal.foreign_content import until_dependents_gone
 
@@ -91,6 +92,33 @@ class DeployedObjects:
         """All objects in the Inventories of the handle."""
         return [item.entry.object for item in items(self._chunks.values())]
 
+    @property
+    def existing(self) -> list[Content]:
+        """Those that exist, by the watches, and that the deployer does not keep."""
+        found: list[Content] = []
+        for item in self._going:
+            absence, resource = self._seen.get(item.key), self._resources.get(item.key)
+            if resource and absence and not absence.happened and absence.seen:
+                found.append(Content(resource, absence.seen))
+        return found
+
+    @property
+    def _going(self) -> list[Item]:
+        return [item for item in self._todo.values() if not item.entry.kept]
+
+    @property
+    def going(self) -> dict[str, ObjectRef]:
+        """Those that must be verified absent, by entry key."""
+        return {item.key: item.entry.object for item in self._going}
+
+    async def read_again(self) -> None:
+        """Read what was recorded meanwhile: what is removed or left is not waited for any more."""
+        await self._reload()
+        found = items(self._chunks.values())
+        self._todo = {item.key: item for item in found if not item.done}
+        self._total, self._left = len(found), sum(item.entry.left for item in found)
+        self._reports.report(total=self._total, left=self._left)
+
     def close(self) -> None:
         """End the watches."""
         for absence in self._seen.values():
@@ -110,7 +138,7 @@ class DeployedObjects:
             if resource and ref.uid:
                 self._seen[item.key] = await self._reports.retry(ref, lambda: self._absence(resource, ref))
 
-        await gather_limited((one(item) for item in self._todo.values() if not item.entry.kept), limit=_AT_ONCE)
+        await gather_limited((one(item) for item in self._going), limit=_AT_ONCE)
 
     async def _absence(self, resource: Resource, ref: ObjectRef) -> Absence:
         return await self._member.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
@@ -195,7 +223,7 @@ class DeployedObjects:
 
     async def until_absent(self) -> None:
         """Return when all of them are verified absent, and what they own, except for what the deployer keeps."""
-        going = [item for item in self._todo.values() if not item.entry.kept]
+        going = self._going
         async with asyncio.TaskGroup() as group:
             for item in going:
                 group.create_task(self._until_absent(item))

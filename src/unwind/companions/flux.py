@@ -16,7 +16,7 @@ import msgspec
 from unwind import logs
 from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import Finalizer
+from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
 from unwind.companions import flux_inventory as rules
@@ -24,20 +24,27 @@ from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
 from unwind.companions.flux_inventory import Place
 from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.impersonation import Account, forbidden
+from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
+from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import gather_limited
+from unwind.deleters.outcomes import Again
 from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError
 from unwind.helm import release_secrets
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.updates import revise
 from unwind.members import contents
+from unwind.removal.deletion_scope import ref_to
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from unwind.companions.flux_inventory import FluxObject
+    from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
+    from unwind.members.contents import Content
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
 
@@ -55,6 +62,7 @@ _CONTROLLERS = {
 _AT_ONCE = 16
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
+_NAMED = 3
 _ITSELF = "it deploys Flux itself, which goes with the cluster"
 
 
@@ -83,11 +91,23 @@ class FluxCompanion:
     source = SourceKind.FLUX
     controller = "Flux"
 
-    def __init__(self, client: Client, *, trusts_suspended: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        trusts_suspended: bool = False,
+        removes: Callable[[ClusterTarget, ObjectRef, bool], Awaitable[bool]] | None = None,
+        helm: Helm | None = None,
+    ) -> None:
         """`client`: of the management cluster. `trusts_suspended`: a suspended parent does not create a handle again.
-        It may be resumed while a cluster is deleted; a user who suspends it to delete a handle knows what follows."""
+        It may be resumed while a cluster is deleted; a user who suspends it to delete a handle knows what follows.
+        `removes`: whether the policies of a cluster let Unwind remove what Flux would leave of a handle, which may be
+        on the member; None: never. `helm`: None if the program is not installed: then suspended HelmReleases are
+        held."""
         self._client = client
         self._trusts_suspended = trusts_suspended
+        self._removes = removes
+        self._helm = helm
         self._remover = HandleRemover(self)
         self._releases_read: set[str] = set()
         """The uids of HelmReleases whose release this process has read."""
@@ -181,7 +201,33 @@ class FluxCompanion:
     # Removal
 
     def why_held(self, handle: Object) -> str:
-        return why_held(_read(handle))
+        obj = _read(handle)
+        why = why_held(obj)
+        if self._removes is None or not _is_left(obj):
+            return why
+        return f"{why}, or let Unwind remove them: suspended: Remove in every TeardownPolicy that selects it"
+
+    async def own_removal(
+        self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
+    ) -> OwnRemoval | None:
+        obj = _read(handle)
+        ref = ref_of(_resource(obj), obj.metadata)
+        # Handles on the management cluster are steps only with a kubeconfig, those on the member only without one.
+        on_member = obj.spec.kube_config is None
+        if not _is_left(obj) or self._removes is None or not await self._removes(target, ref, on_member):
+            return None
+        nested = [it for it in left if rules.is_handle(ref_to(it)) and not it.metadata.deletion_timestamp]
+        if nested:
+            raise _not_removed(ref, f"{_some(nested)} would be deleted with all that it deployed; delete it first")
+        if obj.spec.service_account_name:
+            account = Account(obj.metadata.namespace, obj.spec.service_account_name)
+            if denied := await forbidden(member.client, account, left):
+                raise _not_removed(ref, f"{account}, with which Flux applies it, may not delete {_some(denied)}")
+        release = next((item.name for item in obj.status.history), "") if isinstance(obj, HelmRelease) else ""
+        if not isinstance(obj, HelmRelease) or not (release and obj.status.storage_namespace):
+            return OwnRemoval()
+        name, disabled = ReleaseName(obj.status.storage_namespace, release), obj.spec.uninstall.disable_hooks
+        return await left_release(member, name, self._helm, hooks_disabled=disabled)
 
     def before_delete(self, handle: Object) -> Object:
         return rules.before_delete(_read(handle))
@@ -254,6 +300,20 @@ def why_held(obj: FluxObject) -> str:
     return ""
 
 
+def _is_left(obj: FluxObject) -> bool:
+    """Whether Flux would leave what a handle deployed, and Unwind could remove it."""
+    return bool(rules.why_left(obj)) and not (obj.spec.kube_config is None and rules.manages_flux(_inventory(obj)))
+
+
+def _not_removed(handle: ObjectRef, why: str) -> Again:
+    return Again(f"cannot remove what {handle} deployed: {why}", after=LOOK_AGAIN, code=Reason.HELD)
+
+
+def _some(those: Sequence[Content]) -> str:
+    more = f" and {len(those) - _NAMED} more" if len(those) > _NAMED else ""
+    return f"{', '.join(map(str, those[:_NAMED]))}{more}"
+
+
 # Handles
 
 
@@ -301,6 +361,7 @@ def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> 
         terminating=item.obj.metadata.terminating,
         on_member=item.on_member,
         stays=_ITSELF if itself else "",
+        left=rules.why_left(item.obj) if _is_left(item.obj) else "",
         warnings=(*item.warnings, *_warnings(item)),
     )
 
@@ -312,7 +373,7 @@ def _deploys_others(item: FoundHandle) -> bool:
 
 
 def _warnings(item: FoundHandle) -> Iterable[str]:
-    if held := rules.why_held(item.obj):
+    if not _is_left(item.obj) and (held := rules.why_held(item.obj)):
         yield f"it {held}"
     if not item.on_member and (parent := rules.parent_of(item.obj.metadata)):
         yield f"{parent} would create it again; it stays, being deleted, until the cluster is gone"

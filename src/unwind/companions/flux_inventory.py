@@ -163,20 +163,37 @@ def is_part_of_flux(ref: ObjectRef, *, namespace: str) -> bool:
 # What Flux would leave
 
 
-def why_held(obj: FluxObject) -> str:
+def why_left(obj: FluxObject) -> str:
     """Why Flux would leave what an object deployed if the object were deleted as it is; empty if it would not."""
-    if obj.spec.suspend:
-        return "is suspended, so Flux would leave what it deployed; resume it, or delete its objects and then it"
-    if isinstance(obj, HelmRelease):
-        return ""
-    policy = DeletionPolicy.read(obj.spec.deletion_policy or DeletionPolicy.MIRROR_PRUNE.value)
-    if isinstance(policy, Unknown):
+    return _left(obj)[0]
+
+
+def why_held(obj: FluxObject) -> str:
+    """Why an object is not deleted as it is, and what to do about it; empty if it is."""
+    why, remedy = _left(obj)
+    if why:
+        return f"{why}; {remedy}"
+    if isinstance(obj, Kustomization) and isinstance(policy := _deletion_policy(obj), Unknown):
         return f"has an unknown spec.deletionPolicy: {policy}; set it to Delete"
-    if policy is DeletionPolicy.ORPHAN:
-        return "has spec.deletionPolicy Orphan, so Flux would leave its objects; set it to Delete"
-    if policy is DeletionPolicy.MIRROR_PRUNE and not obj.spec.prune and obj.status.inventory:
-        return "has spec.prune false, so Flux would leave its objects; set spec.deletionPolicy to Delete"
     return ""
+
+
+def _left(obj: FluxObject) -> tuple[str, str]:
+    """Why Flux would leave what an object deployed, and what to do about it."""
+    if obj.spec.suspend:
+        return "is suspended, so Flux would leave what it deployed", "resume it, or delete its objects and then it"
+    if isinstance(obj, HelmRelease):
+        return "", ""
+    policy = _deletion_policy(obj)
+    if policy is DeletionPolicy.ORPHAN:
+        return "has spec.deletionPolicy Orphan, so Flux would leave its objects", "set it to Delete"
+    if policy is DeletionPolicy.MIRROR_PRUNE and not obj.spec.prune and obj.status.inventory:
+        return "has spec.prune false, so Flux would leave its objects", "set spec.deletionPolicy to Delete"
+    return "", ""
+
+
+def _deletion_policy(obj: Kustomization) -> DeletionPolicy | Unknown:
+    return DeletionPolicy.read(obj.spec.deletion_policy or DeletionPolicy.MIRROR_PRUNE.value)
 
 
 def why_kept(handle: ObjectRef, *, labels: Mapping[str, str], annotations: Mapping[str, str], kind: str) -> str:
@@ -246,4 +263,4 @@ def working(obj: FluxObject, controller: str) -> str:
         return ""
     ready = next((item for item in obj.status.conditions if item.type == "Ready"), None)
     failed = f": {ready.message}" if ready and ready.status == "False" and ready.message else ""
-    return f"{controller} removes what it deployed{failed}"
+    return f"{controller} {'lets go of it' if why_left(obj) else 'removes what it deployed'}{failed}"

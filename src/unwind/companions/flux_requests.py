@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
-from unwind.api.resources import SUBJECT_ACCESS_REVIEWS
 from unwind.companions import flux_tree
 from unwind.companions.companion import Handle
 from unwind.companions.flux import FluxCompanion
-from unwind.companions.flux_inventory import Place, kubeconfig_secret
-from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same, plural_of
+from unwind.companions.flux_inventory import Place, kubeconfig_secret, resource_of
+from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same
+from unwind.companions.impersonation import Account, may_delete
 from unwind.errors import UnwindError
-from unwind.kube.errors import ApiError
 from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
@@ -93,27 +92,8 @@ async def _not_allowed(it: flux_tree.TreeHandle) -> list[Told]:
     parent = it.parent
     if parent is None or not parent.obj.spec.service_account_name:
         return []
-    namespace, account = parent.ref.namespace, parent.obj.spec.service_account_name
-    user = f"system:serviceaccount:{namespace}:{account}"
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-    attributes = {
-        "group": it.ref.group,
-        "version": it.ref.version,
-        "resource": plural_of(it.ref),
-        "namespace": it.ref.namespace,
-        "name": it.ref.name,
-        "verb": "delete",
-    }
-    body = {
-        "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
-        "kind": SUBJECT_ACCESS_REVIEWS.kind,
-        "metadata": {},
-        "spec": {"user": user, "groups": groups, "resourceAttributes": attributes},
-    }
-    try:
-        decided = await it.place.client.create(SUBJECT_ACCESS_REVIEWS, body)
-    except ApiError as error:
-        raise UnwindError(f"cannot determine whether {user} may delete {it.ref}: {error}") from error
-    if (decided.get("status") or {}).get("allowed") is True:
+    account = Account(parent.ref.namespace, parent.obj.spec.service_account_name)
+    ref = it.ref
+    if await may_delete(it.place.client, account, resource_of(ref), ref.namespace, ref.name):
         return []
-    return [Told(it.ref, f"{user}, with which Flux applies {parent.ref}, may not delete it", Reason.NO_RIGHT)]
+    return [Told(ref, f"{account}, with which Flux applies {parent.ref}, may not delete it", Reason.NO_RIGHT)]

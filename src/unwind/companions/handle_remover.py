@@ -16,6 +16,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer, Reason
 from unwind.api.unwind import Blocker, Effort
 from unwind.companions.deployed_objects import LOOK_AGAIN, DeployedObjects
+from unwind.companions.left_objects import keep_unmarked
 from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Again, TransientError
@@ -24,18 +25,19 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import set_finalizer
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectionLink, labelled
-from unwind.teardown.step_removers import StepProgress, retry_forever
+from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
 from unwind.why.blockers import actor_of
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
     from unwind.companions.companion import HandleCompanion, HandleEntry
+    from unwind.companions.left_objects import OwnRemoval
     from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
@@ -91,7 +93,7 @@ class _HandleRemoval:
         keeps: Callable[[ObjectRef], bool],
     ) -> None:
         self.progress: StepProgress | None = None
-        self.waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._companion = companion
         self._connect = connect
         self._keeps = keeps
@@ -101,14 +103,26 @@ class _HandleRemoval:
         self._chunks: dict[str, Inventory] = {chunk.metadata.name: chunk for chunk in context.chunks}
         self._reconnect = asyncio.Event()
         self._open: _OpenRemoval | None = None
+        self._inner: StepRemoval | None = None
+        """The removal of objects that the deployer left."""
         self._removed: set[str] = set()
 
     @property
+    def target(self) -> ClusterTarget:
+        return self._target
+
+    @property
+    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
+        return {**self._waits, **(self._inner.waits if self._inner else {})}
+
+    @property
     def removed(self) -> frozenset[str]:
-        return frozenset(self._removed)
+        return frozenset(self._removed).union(self._inner.removed if self._inner else ())
 
     def look_again(self) -> None:
-        pass  # what it waits for is watched, and belongs to no other step
+        # Other than these, what it waits for is watched, and belongs to no other step.
+        if self._inner:
+            self._inner.look_again()
 
     def go_another_way(self, target: ClusterTarget) -> None:
         self._target = target
@@ -119,7 +133,7 @@ class _HandleRemoval:
         while not done:
             self._reconnect.clear()
             done = await unless(self._reconnect, self.retry(self._target.ref, self._remove))
-            self.waits.clear()
+            self._waits.clear()
 
     async def _remove(self) -> None:
         async with self._places() as places:
@@ -147,7 +161,8 @@ class _HandleRemoval:
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
         step, known, open_removal = self._context.step, list(before), self._open
         elsewhere = (self._handle, self._target.ref)
-        on_member = {ref: what for ref, what in self.waits.items() if ref not in elsewhere}
+        inner = await self._inner.blockers(known, now) if self._inner else ()
+        on_member = {ref: what for ref, what in self._waits.items() if ref not in elsewhere}
         found: tuple[Blocker, ...] = ()
         if open_removal and on_member:
             deployed = items(self._chunks.values())
@@ -168,10 +183,10 @@ class _HandleRemoval:
                 actor=self._actor(what),
                 since=since.get((ref, step.name)) or now.replace(microsecond=0),
             )
-            for ref, what in self.waits.items()
+            for ref, what in self._waits.items()
             if ref in elsewhere
         ]
-        return (*own, *found)
+        return (*own, *inner, *found)
 
     def _actor(self, what: Waiting | Failed) -> str:
         if isinstance(what, Failed):
@@ -194,8 +209,39 @@ class _HandleRemoval:
     async def retry(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, retried until it succeeds. Meanwhile `waits` says what it waits for."""
         return await retry_forever(
-            work, waits=self.waits, about=about, clock=self._context.means.clock, changed=self._context.changed
+            work, waits=self._waits, about=about, clock=self._context.means.clock, changed=self._context.changed
         )
+
+    async def remove_left(self, own: OwnRemoval, going: Mapping[str, ObjectRef]) -> None:
+        """Remove what the deployer left, by the chain of deleters. `going`: these entries. The others stay."""
+        context, before = self._context, self.progress
+        link = keep_unmarked(self._companion, self._handle, going.values())
+        means = msgspec.structs.replace(context.means, deleters=(*context.means.deleters, link))
+
+        def follow() -> None:
+            inner = self._inner.progress if self._inner else None
+            if before and inner:
+                # Claims of StatefulSets are found during the removal.
+                total = before.total + max(0, inner.total - len(going))
+                left = before.left + inner.left
+                self.progress = StepProgress(total=total, removed=len(self.removed), left=left, over=False)
+            context.changed()
+
+        self._inner = InventoryRemover(own.releases).begin(
+            msgspec.structs.replace(
+                context,
+                means=means,
+                target=self._target,
+                chunks=list(self._chunks.values()),
+                only=frozenset(going),
+                changed=follow,
+            )
+        )
+        try:
+            await self._inner.run()
+        finally:
+            self._removed.update(self._inner.removed)
+            self._inner = None
 
 
 class _OpenRemoval:
@@ -231,6 +277,9 @@ class _OpenRemoval:
                 await objects.stay(protected)
                 return
             await retry(self._handle, self._until_deployer_done)
+            if own := await retry(self._handle, self._left_removal):
+                await self._outer.remove_left(own, objects.going)
+                await retry(self._handle, objects.read_again)
             await objects.until_absent()
         finally:
             objects.close()
@@ -263,13 +312,17 @@ class _OpenRemoval:
             handle = await self._read()
             if handle is None or handle["metadata"].get("deletionTimestamp"):
                 return None
-            if why := self._companion.why_held(handle):
+            why = self._companion.why_held(handle)
+            if why and not await self._own_removal(handle):
                 raise Again(f"{self._handle} {why}", until=changes, after=LOOK_AGAIN, code=Reason.HELD)
             await self._add_late(handle)
+            if why:
+                await self._own_removal(handle)  # also of late objects
             if protected := await self._protected(handle) or await self._objects.protected():
                 return protected
             await self._send_delete(handle)
         except Again as again:
+            again.until = again.until or changes
             if again.until is not changes:
                 changes.close()
             raise
@@ -278,6 +331,17 @@ class _OpenRemoval:
             raise
         changes.close()
         return None
+
+    async def _left_removal(self) -> OwnRemoval | None:
+        """How Unwind removes what the deployer has left, now that it is done with the handle; None if it left nothing,
+        or Unwind may not remove it."""
+        handle = await self._read()
+        return await self._own_removal(handle) if handle else None
+
+    async def _own_removal(self, handle: Object) -> OwnRemoval | None:
+        """How Unwind removes what the deployer leaves, if it may. Raises Again if something must be decided first."""
+        target = self._outer.target
+        return await self._companion.own_removal(handle, target, self.member, self._objects.existing)
 
     async def _protected(self, handle: Object) -> ProtectedObject | None:
         """The protection of the handle itself, if it is only tried. Raises Again if an enforced one must wait."""

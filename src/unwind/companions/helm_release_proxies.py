@@ -17,35 +17,33 @@ from unwind.api.caaph import (
     HelmReleaseProxy,
     ReconcileStrategy,
 )
-from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, Reason
+from unwind.api.meta import ref_of
+from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
 from unwind.api.policies import SourceKind
 from unwind.companions import proxy_rules, release_reader, release_rules
 from unwind.companions.companion import DeletedHandle, Handle
 from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.left_objects import left_release
 from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import gather_limited
-from unwind.deleters.outcomes import Again
-from unwind.deploy.helm_uninstall import HelmReleases
-from unwind.helm import charts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.companions.companion import HandleEntry
+    from unwind.companions.left_objects import OwnRemoval
     from unwind.companions.release_reader import LoadedRelease
     from unwind.helm.program import Helm
-    from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
+    from unwind.members.contents import Content
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepRemover
 
 _AT_ONCE = 8
-# Nothing reports when a person uninstalls a release.
-_LOOK_AGAIN = 30.0
 
 
 class HelmReleaseProxies:
@@ -54,11 +52,10 @@ class HelmReleaseProxies:
     source = SourceKind.HELM_RELEASE_PROXY
     controller = proxy_rules.CONTROLLER
 
-    def __init__(self, management: Client, inventories: Inventories, helm: Helm | None) -> None:
+    def __init__(self, management: Client, helm: Helm | None) -> None:
         """`helm`: None if the program is not installed. Then proxies with reconcileStrategy InstallOnce are held."""
         self._management = management
-        self._inventories = inventories
-        self._releases = HelmReleases(helm)
+        self._helm = helm
         self._remover = HandleRemover(self)
         self._names: dict[str, ReleaseName] = {}
         """The release of each handle that was read, by the uid of the handle."""
@@ -174,29 +171,19 @@ class HelmReleaseProxies:
         return tuple([entry for name in sorted(names) for entry in await release_reader.marked_entries(member, name)])
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
-        proxy = msgspec.convert(handle, HelmReleaseProxy)
-        working = proxy_rules.working(proxy)
-        if not working and proxy_rules.strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
-            await self._uninstall(proxy, member)
-        return DeletedHandle(working=working)
+        del member
+        return DeletedHandle(working=proxy_rules.working(msgspec.convert(handle, HelmReleaseProxy)))
 
-    async def _uninstall(self, proxy: HelmReleaseProxy, member: Member) -> None:
-        """Uninstall a release that CAAPH leaves behind. Helm deletes only objects of the snapshot, by their uids."""
-        name = _release(proxy)
-        loaded = await release_reader.load(member, name)
-        if loaded is None:
-            return
-        hooks = release_rules.reaching_hooks(loaded.hooks, namespace=name.namespace)
-        if why := proxy_rules.why_not_uninstalled(proxy, hooks):
-            raise Again(why, after=_LOOK_AGAIN, code=Reason.HELD)
-        release = ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=name.namespace, name=name.name)
-        source = charts.source(name.namespace, name.name)
-        entries = [
-            msgspec.structs.replace(entry, source=source)
-            for chunk in await self._inventories.of(proxy.metadata.uid)
-            for entry in chunk.spec.entries.values()
-        ]
-        await self._releases.uninstall(member, release, owner="", entries=entries, has_a_say=_nobody)
+    async def own_removal(
+        self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
+    ) -> OwnRemoval | None:
+        """CAAPH leaves a release with reconcileStrategy InstallOnce behind."""
+        del target, left
+        proxy = msgspec.convert(handle, HelmReleaseProxy)
+        if proxy_rules.strategy(proxy) is not ReconcileStrategy.INSTALL_ONCE:
+            return None
+        disabled = proxy.spec.options.disable_hooks
+        return await left_release(member, _release(proxy), self._helm, hooks_disabled=disabled)
 
 
 async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:
@@ -207,9 +194,3 @@ async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedReleas
 
 def _release(proxy: HelmReleaseProxy) -> ReleaseName:
     return ReleaseName(proxy.spec.namespace or "default", proxy.spec.release_name)
-
-
-async def _nobody(resource: Resource, obj: Object) -> bool:
-    """Helm deletes everything of the release, as it does when CAAPH runs it."""
-    del resource, obj
-    return False

@@ -16,7 +16,7 @@ import msgspec
 from unwind.api.annotation_values import OnDeadline, parse_duration
 from unwind.api.fields import Unknown
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, RESELECT_ANNOTATION
-from unwind.api.policies import DrainPhase, OnDelete, Operator, SourceKind, TeardownPolicy
+from unwind.api.policies import DrainPhase, OnDelete, Operator, SourceKind, Suspended, TeardownPolicy
 from unwind.api.resources import BUILT_IN_GROUPS
 from unwind.api.unwind import Effort, Gate, PolicyRef
 
@@ -107,6 +107,10 @@ def unknown_words(policy: TeardownPolicy) -> list[str]:
             found.append(f"source {SourceKind.HELM.value} has no selector")
         if source.kind == SourceKind.WORK and effort in (Effort.TRY, Effort.LEAVE):
             found.append(f"source {SourceKind.WORK.value} has the effort {source.effort}, but only Enforce is possible")
+        if isinstance(suspended := Suspended.read(source.suspended), Unknown):
+            found.append(f"suspended of source {source.kind}: {suspended}")
+        elif suspended is Suspended.REMOVE and source.kind != SourceKind.FLUX:
+            found.append(f"source {source.kind} has suspended: {suspended}, which is only possible for Flux")
     found += _unknown_in_drain(spec.drain) if spec.drain else []
     if isinstance(gate := Gate.read(spec.gate), Unknown):
         found.append(f"gate: {gate}")
@@ -176,6 +180,8 @@ class StepDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Names of policies, in alphabetical order."""
     tried_by: tuple[str, ...] = ()
     left_by: tuple[str, ...] = ()
+    suspended_held_by: tuple[str, ...] = ()
+    """The policies that mention it and do not say `suspended: Remove`, in alphabetical order."""
     own: Effort | None = None
     """The effort that the object itself asks for, as one voice among the others; None if it has no such setting."""
     own_from: str = ""
@@ -197,6 +203,11 @@ class StepDecision(msgspec.Struct, frozen=True, kw_only=True):
     def deletes(self) -> bool:
         """Whether the handle may be deleted: every policy that mentions it wants that."""
         return not self.left_by and self.own is not Effort.LEAVE
+
+    @property
+    def removes_suspended(self) -> bool:
+        """Whether Unwind itself removes what the deployer would leave: every policy that mentions it wants that."""
+        return self.deletes and not self.suspended_held_by
 
     @property
     def conflict(self) -> str:
@@ -229,10 +240,13 @@ def decide(
     `exactly`: it is a step only of policies that name it without wildcards.
     """
     by: dict[Effort, set[str]] = {effort: set() for effort in Effort}
+    held_by: set[str] = set()
     for policy in policies:
         for item in policy.spec.sources:
             if item.kind != source or not _selects(item, handle):
                 continue
+            if item.suspended != Suspended.REMOVE:
+                held_by.add(policy.metadata.name)
             # An unknown effort holds: see `unknown_words`.
             effort = word if isinstance(word := Effort.read(item.effort), Effort) else Effort.ENFORCE
             # A handle in another namespace becomes a step only if the policy names that namespace: otherwise the users
@@ -247,6 +261,7 @@ def decide(
         enforced_by=tuple(sorted(by[Effort.ENFORCE])),
         tried_by=tuple(sorted(by[Effort.TRY])),
         left_by=tuple(sorted(by[Effort.LEAVE])),
+        suspended_held_by=tuple(sorted(held_by)),
     )
 
 

@@ -180,7 +180,12 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
         decision = self.about(handle.ref, handle.source, on_member=handle.on_member, exactly=bool(handle.exactly))
         if decision is None:
             return None
-        return HandleDecision(effort=decision.effort, policies=decision.policies)
+        return HandleDecision(
+            effort=decision.effort,
+            policies=decision.policies,
+            removes_suspended=decision.removes_suspended,
+            suspended_held_by=decision.suspended_held_by,
+        )
 
 
 def _unknown(policy: TeardownPolicy, what: str) -> TeardownNotice:
@@ -238,6 +243,13 @@ class Policies:
     async def names_exactly(self, target: ClusterTarget, release: ObjectRef) -> bool:
         """Whether a policy of a cluster names a Helm release without wildcards, read from the API server."""
         return policies.names_exactly((await self.of(target)).policies, SourceKind.HELM, release)
+
+    async def removes_suspended(self, target: ClusterTarget, handle: ObjectRef, *, on_member: bool) -> bool:
+        """Whether the policies of a cluster let Unwind remove what Flux would leave of a handle, read from the API
+        server. `on_member`: the handle is on the member."""
+        found = await self.of(target)
+        decision = found.about(handle, SourceKind.FLUX, on_member=on_member)
+        return decision is not None and decision.removes_suspended and not found.said
 
     async def _read_cluster(self, target: ClusterTarget) -> tuple[Mapping[str, str], Mapping[str, str]]:
         ref = target.ref

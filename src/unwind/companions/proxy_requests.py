@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class RequestedProxies(HelmReleaseProxies):
     """CAAPH, if the Cluster of a proxy stays. Unwind itself uninstalls nothing: the requester could not, either."""
 
-    def __init__(self, client: Client, deps: RemovalDeps) -> None:
-        super().__init__(client, deps.inventories, None)
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, None)
         self._client = client
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
@@ -68,7 +68,7 @@ class ProxyReader:
     def __init__(self, client: Client, deps: RemovalDeps) -> None:
         self._client = client
         self._deps = deps
-        self.companion = RequestedProxies(client, deps)
+        self.companion = RequestedProxies(client)
 
     async def scope(self, ref: ObjectRef, stack: AsyncExitStack) -> HandleScope:
         proxy = await self._client.get(HELM_RELEASE_PROXIES, ref.name, namespace=ref.namespace, type=HelmReleaseProxy)

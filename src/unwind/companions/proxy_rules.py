@@ -19,7 +19,7 @@ from unwind.api.resources import SECRETS
 from unwind.companions.companion import step_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from unwind.api.caaph import HelmChartProxy, HelmReleaseProxy
     from unwind.api.meta import ObjectRef
@@ -103,23 +103,6 @@ def why_held(proxy: HelmReleaseProxy) -> str:
             f"does not have the finalizer {HELM_RELEASE_PROXY_FINALIZER}: CAAPH would not uninstall its release;"
             " check that CAAPH runs"
         )
-    return ""
-
-
-def why_not_uninstalled(proxy: HelmReleaseProxy, hooks: Sequence[str]) -> str:
-    """Why Unwind does not uninstall a release that CAAPH leaves behind; empty if it may.
-
-    `hooks`: its hooks that act outside of the namespace of the release. Helm would create them with the rights of
-    Unwind, and they are stored on the cluster, where others can write them.
-    """
-    release = f"release {proxy.spec.namespace}/{proxy.spec.release_name}"
-    if hooks:
-        return (
-            f"cannot uninstall {release}: its hooks would create {', '.join(hooks)} with the rights of Unwind;"
-            " uninstall it with `helm uninstall`"
-        )
-    if proxy.spec.options.disable_hooks:
-        return f"cannot uninstall {release}: its hooks are disabled; uninstall it with `helm uninstall --no-hooks`"
     return ""
 
 

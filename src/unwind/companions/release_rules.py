@@ -181,6 +181,24 @@ def depends_on(release: HelmRelease, *, namespace: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def why_not_uninstalled(release: ReleaseName, hooks: Sequence[str], *, disabled: bool) -> str:
+    """Why Unwind does not uninstall a release that its deployer leaves behind; empty if it may.
+
+    `hooks`: its hooks that act outside of the namespace of the release. Helm would create them with the rights of
+    Unwind, and they are stored on the cluster, where others can write them. `disabled`: whether its deployer runs none.
+    """
+    if hooks:
+        return (
+            f"cannot uninstall release {release}: its hooks would create {', '.join(hooks)} with the rights of Unwind;"
+            " uninstall it with `helm uninstall`"
+        )
+    if disabled:
+        return (
+            f"cannot uninstall release {release}: its hooks are disabled; uninstall it with `helm uninstall --no-hooks`"
+        )
+    return ""
+
+
 # Marks
 
 

@@ -45,6 +45,10 @@ class HandleDecision(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort
     policies: tuple[str, ...]
     """Names of the policies that decided it."""
+    removes_suspended: bool = False
+    """Whether Unwind itself removes what the deployer would leave."""
+    suspended_held_by: tuple[str, ...] = ()
+    """The policies that do not want that."""
 
 
 class PolicyDecisions(Protocol):
@@ -125,7 +129,7 @@ class CompanionSteps(FollowedSource):
             steps=(*found_steps, *_recorded_steps(recorded, known)),
             terms=decisions.terms,
             said=decisions.said,
-            warnings=(*_order_lost(handles), *_warnings(handles, found)),
+            warnings=(*_order_lost(handles), *_warnings(handles, found, decisions)),
         )
 
     async def _snapshot(
@@ -232,10 +236,33 @@ def _unknown(
     return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
 
 
-def _warnings(handles: Iterable[Handle], found: Mapping[str, Snapshot]) -> list[str]:
+def warnings_of(handle: Handle, decision: HandleDecision | None) -> list[str]:
+    """The warnings of the plan about a handle (pure)."""
+    found = [*handle.warnings, *([left_message(handle, decision)] if handle.left else [])]
+    return [f"{handle.step}: {warning}" for warning in found]
+
+
+def removed_by_unwind(handle: Handle, decision: HandleDecision | None) -> bool:
+    """Whether Unwind, and not the deployer, removes what a handle deployed (pure)."""
+    removes = decision is not None and decision.removes_suspended and decision.effort is not Effort.LEAVE
+    return removes and bool(handle.left) and not handle.stays
+
+
+def left_message(handle: Handle, decision: HandleDecision | None) -> str:
+    """What becomes of the objects that the deployer of a handle would leave, as the rest of a sentence (pure)."""
+    if decision is None or decision.effort is Effort.LEAVE:
+        return f"it {handle.left}"
+    if removed_by_unwind(handle, decision):
+        return f"it {handle.left}: Unwind removes its objects (suspended: Remove)"
+    names = ", ".join(f"{_POLICY}{name}" for name in decision.suspended_held_by)
+    why = f"; {names} does not say suspended: Remove" if names else ""
+    return f"it {handle.left}: it is held until a user decides{why}"
+
+
+def _warnings(handles: Iterable[Handle], found: Mapping[str, Snapshot], decisions: PolicyDecisions) -> list[str]:
     warnings: list[str] = []
     for handle in handles:
-        warnings += [f"{handle.step}: {warning}" for warning in handle.warnings]
+        warnings += warnings_of(handle, decisions.decide(handle))
         if foreign := found[handle.ref.uid].foreign:
             warnings.append(f"{handle.step} lists objects that do not carry its mark: {_some(map(str, foreign))}")
     return warnings

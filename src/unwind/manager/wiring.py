@@ -179,8 +179,8 @@ class Shared:
         """The deployers whose features are installed."""
         context = self._context
         found: dict[Feature, Companion] = {
-            Feature.CAAPH: HelmReleaseProxies(context.client, self.inventories, self.helm),
-            Feature.FLUX: FluxCompanion(context.client),
+            Feature.CAAPH: HelmReleaseProxies(context.client, self.helm),
+            Feature.FLUX: FluxCompanion(context.client, removes=self._removes_suspended, helm=self.helm),
             Feature.HELM: HelmCompanion(context.client, self.helm, named=self._names_exactly),
         }
         return {companion.source: companion for feature, companion in found.items() if feature in context.features}
@@ -206,6 +206,9 @@ class Shared:
 
     async def _names_exactly(self, target: ClusterTarget, release: ObjectRef) -> bool:
         return await self.policies.names_exactly(target, release)
+
+    async def _removes_suspended(self, target: ClusterTarget, handle: ObjectRef, on_member: bool) -> bool:
+        return await self.policies.removes_suspended(target, handle, on_member=on_member)
 
     @cached_property
     def policy_caches(self) -> PolicyCaches:

@@ -22,7 +22,7 @@ from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, Conditio
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
-from unwind.companions import proxy_rules
+from unwind.companions import proxy_rules, snapshots
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.handle_scopes import protected_by
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
@@ -214,7 +214,7 @@ async def _policies(places: Places, target: ClusterTarget) -> tuple[ClusterPolic
     client = places.client
     companions: tuple[Companion, ...] = (
         FluxCompanion(client),
-        HelmReleaseProxies(client, places.inventories, None),
+        HelmReleaseProxies(client, None),
         HelmCompanion(client, None, named=_named),
     )
     try:
@@ -230,7 +230,7 @@ async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
     """The preview of the deletion of a HelmReleaseProxy, whose cluster stays."""
     where = proxy.spec.cluster_ref
     cluster = await places.client.get(capi.CLUSTERS, where.name, namespace=where.namespace, type=capi.Cluster)
-    companion = HelmReleaseProxies(places.client, places.inventories, None)
+    companion = HelmReleaseProxies(places.client, None)
     ref, refusals = ref_of(HELM_RELEASE_PROXIES, proxy.metadata), partial(removal_forecast.refusals, home=places.home)
 
     async def protected(member: Member, snapshot: Snapshot) -> tuple[Told, ...]:
@@ -322,7 +322,7 @@ async def _of_cluster(
     )
     made = told.plan or made
     # What other deployers delete does not go through the chain of deleters.
-    owned = {chunk.spec.owner.uid for chunk in others.chunks}
+    owned = {chunk.spec.owner.uid for chunk in others.chunks} - others.by_unwind
     planned = [chunk for chunk in chunks if chunk.spec.owner.uid not in owned]
     seen = await _look(places, target, _planned(made, planned, takers, policies))
     # An unknown value holds the whole plan.
@@ -578,6 +578,7 @@ def _foreseen(
         leaks=(*others.leaks, *(Told(ref, why) for why in others.unknown)),
         warnings=warned,
         critical_path=critical_path(made),
+        by_unwind=tuple(step.name for step in steps if step.object.uid in others.by_unwind),
         costs=costs,
     )
 
@@ -597,13 +598,19 @@ def _forecast(
         ]
     found = [item for preview in seen for item in preview.forecast.steps.get(step.object.uid, ())]
     known = {_key(item.entry) for item in found}
-    return found + [
+    return [_with_reason(item) for item in found] + [
         ObjectForecast(entry, ForecastFate.STAYS, why_kept(entry))
         if entry.adopted or entry.kept
         else ObjectForecast(entry, ForecastFate.GOES)
         for entry in entries
         if _key(entry) not in known
     ]
+
+
+def _with_reason(item: ObjectForecast) -> ObjectForecast:
+    """The forecast with the reason why a deployer keeps the object, which its entry names."""
+    kept = item.fate is ForecastFate.STAYS and item.entry.kept and ": " in item.entry.source
+    return msgspec.structs.replace(item, why=snapshots.why_kept(item.entry)) if kept else item
 
 
 def _key(entry: Entry) -> tuple[str, str, str, str]:

@@ -16,7 +16,7 @@ from unwind.api.policies import SourceKind
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
-from unwind.companions.step_source import step_of
+from unwind.companions.step_source import removed_by_unwind, step_of, warnings_of
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
@@ -69,6 +69,9 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing of a step would be removed, by its name."""
     protection: Mapping[str, ProtectedObject] = {}
     """What deployers would delete, but may not be deleted, by uid."""
+    by_unwind: frozenset[str] = frozenset()
+    """The uids of handles whose objects Unwind removes itself, by its chain of deleters: their deployer would leave
+    them."""
     unknown: tuple[str, ...] = ()
     """What could not be read."""
 
@@ -85,8 +88,10 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
         return [*recorded, *(chunk for chunk in self.chunks if chunk.spec.owner.uid not in known)]
 
     def forecast(self, step: Step, entries: Iterable[Entry]) -> list[ObjectForecast] | None:
-        """What happens to the objects of a step: its deployer deletes them. None if it is not the step of a handle."""
-        if step.object.uid not in {item.draft.object.uid for item in self.steps.steps}:
+        """What happens to the objects of a step: its deployer deletes them. None if it is not the step of a handle, or
+        Unwind removes them itself."""
+        handles = {item.draft.object.uid for item in self.steps.steps}
+        if step.object.uid not in handles or step.object.uid in self.by_unwind:
             return None
         entries = list(entries)
         left = self.why_left.get(step.name) or (f"{step.name} is left in place" if step.effort == Effort.LEAVE else "")
@@ -120,6 +125,7 @@ async def preview_companions(
     warnings: list[str] = []
     chunks: list[Inventory] = []
     protection: list[ProtectedObject] = []
+    by_unwind: set[str] = set()
     try:
         async with members.member(target) as member:
             objects = snapshots.MemberObjects(member)
@@ -137,7 +143,13 @@ async def preview_companions(
                 for handle, snapshot in handles
                 if (decision := decisions.decide(handle)) and decision.effort is not Effort.LEAVE
             ]
-            going = [entry for _, snapshot in removed for entry in snapshot.entries.values() if not entry.kept]
+            by_unwind = {handle.ref.uid for handle, _ in removed if removed_by_unwind(handle, decisions.decide(handle))}
+            going = [
+                entry
+                for handle, snapshot in removed
+                for entry in snapshot.entries.values()
+                if not entry.kept and handle.ref.uid not in by_unwind
+            ]
             protection = await protected_entries(member, target.ref, going)
             async with members.management() as home:
                 protection += await _protected_handles(home, member, [handle for handle, _ in removed])
@@ -155,6 +167,7 @@ async def preview_companions(
             if decisions.decide(handle) is None
         },
         protection={item.object.uid: item for item in protection},
+        by_unwind=frozenset(by_unwind),
         unknown=tuple(failed) if selected else (),
     )
 
@@ -211,8 +224,9 @@ def _steps(handles: Sequence[tuple[Handle, Snapshot]], decisions: Decisions) -> 
     steps: list[SourceStep] = []
     warnings: list[str] = []
     for handle, snapshot in handles:
-        steps.append(step_of(handle, decisions.decide(handle), objects=len(snapshot.entries)))
-        warnings += [f"{handle.step}: {warning}" for warning in handle.warnings]
+        decision = decisions.decide(handle)
+        steps.append(step_of(handle, decision, objects=len(snapshot.entries)))
+        warnings += warnings_of(handle, decision)
         warnings += [f"{handle.step} lists {ref}, which does not carry its mark" for ref in snapshot.foreign]
     return SourceSteps(steps=tuple(steps), warnings=tuple(warnings), terms=decisions.terms)
 

@@ -68,6 +68,8 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a deployer would leave behind, and what could not be read."""
     warnings: tuple[str, ...] = ()
     critical_path: tuple[str, ...] = ()
+    by_unwind: tuple[str, ...] = ()
+    """The steps of deployers whose objects Unwind removes itself: the deployer would leave them."""
     costs: tuple[Cost, ...] = ()
     """What costs money outside a cluster that is deleted, and what becomes of it."""
 

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization
+from unwind.api.meta import ref_of
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
-from unwind.companions import policies
-from unwind.companions.companion import step_name
-from unwind.companions.handle_caches import HANDLES, CachedHandle, HandleObject
+from unwind.companions import flux_inventory, policies
+from unwind.companions.companion import Handle
+from unwind.companions.handle_caches import HANDLES, HandleKind, HandleObject
 from unwind.companions.policies import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
+from unwind.companions.step_source import left_message
 from unwind.drain import rules
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unwind.api.policies import PolicyNotification
-    from unwind.kube.client import Client
+    from unwind.kube.client import Client, Object
     from unwind.members.targets import AddonTarget
 
 # The API server answers this for a kind that it does not serve.
@@ -40,6 +43,8 @@ class PreviewedStep(msgspec.Struct, frozen=True, kw_only=True):
     effort: str
     effort_from: tuple[str, ...]
     conflict: str = ""
+    left: str = ""
+    """What becomes of the objects that its deployer would leave, as the rest of a sentence; empty if it leaves none."""
 
 
 class PreviewedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -115,7 +120,7 @@ def _cluster(
     all_: list[TeardownPolicy],
     target: AddonTarget,
     namespace_labels: Mapping[str, str],
-    handles: Mapping[Key, list[CachedHandle]],
+    handles: Mapping[Key, list[Handle]],
 ) -> PreviewedCluster:
     """What a policy would do for one cluster (pure)."""
     ref = target.ref
@@ -126,15 +131,15 @@ def _cluster(
     alone = msgspec.structs.replace(merged, policies=(policy,))
     steps: list[PreviewedStep] = []
     for handle in handles.get(Key(ref.namespace, ref.name), ()):
-        source = handle.kind.source
-        decision = merged.about(handle.ref, source, on_member=False)
-        if decision and alone.about(handle.ref, source, on_member=False):
+        decision = merged.about(handle.ref, handle.source, on_member=False)
+        if decision and alone.about(handle.ref, handle.source, on_member=False):
             steps.append(
                 PreviewedStep(
-                    name=step_name(handle.ref),
+                    name=handle.step,
                     effort=decision.effort.value,
                     effort_from=decision.policies,
                     conflict=decision.conflict,
+                    left=left_message(handle, merged.decide(handle)) if handle.left else "",
                 )
             )
     mentioned = {rules.step_name(name) for name, _ in (policy.spec.drain.efforts if policy.spec.drain else ())}
@@ -166,17 +171,26 @@ def _gate(merged: ClusterPolicies, target: AddonTarget) -> str:
     return "held" if target.has_class else "cannot be held: no ClusterClass"
 
 
-async def _handles(client: Client) -> dict[Key, list[CachedHandle]]:
+async def _handles(client: Client) -> dict[Key, list[Handle]]:
     """The handles on the management cluster by Cluster. A deployer that is not installed has none."""
-    found: dict[Key, list[CachedHandle]] = {}
+    found: dict[Key, list[Handle]] = {}
     for kind in HANDLES:
         try:
-            objects = msgspec.convert(await client.list(kind.resource), list[HandleObject])
+            objects = await client.list(kind.resource)
         except ApiError as error:
             if error.code != _NOT_SERVED:
                 raise
             continue
         for obj in objects:
-            if cluster := kind.cluster_of(obj):
-                found.setdefault(cluster, []).append(CachedHandle(kind=kind, metadata=obj.metadata))
+            read = msgspec.convert(obj, HandleObject)
+            if cluster := kind.cluster_of(read):
+                ref = ref_of(kind.resource, read.metadata)
+                handle = Handle(ref=ref, source=kind.source, left=_why_left(kind, obj))
+                found.setdefault(cluster, []).append(handle)
     return found
+
+
+def _why_left(kind: HandleKind, obj: Object) -> str:
+    """Why the deployer of a handle would leave what it deployed; empty if it would not."""
+    model = {KUSTOMIZATIONS: Kustomization, HELM_RELEASES: HelmRelease}.get(kind.resource)
+    return flux_inventory.why_left(msgspec.convert(obj, model)) if model else ""

@@ -14,6 +14,7 @@ from unwind.api.policies import SourceKind
 from unwind.api.resources import CONFIG_MAPS
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
 from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.left_objects import OwnRemoval
 from unwind.companions.step_source import CompanionSteps
 from unwind.kube.errors import NotFoundError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Effort
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
+    from unwind.members.contents import Content
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import RemovalDeps
@@ -46,6 +48,8 @@ class ExampleDeployer(FixedPolicies):
         super().__init__(efforts)
         self._namespace = it.on_member
         self.remover = HandleRemover(self)
+        self.removes = False
+        """Whether policies let Unwind remove what suspended handles deployed."""
 
     def steps(self, deps: RemovalDeps) -> CompanionSteps:
         """The step source of the deployer, for a manager."""
@@ -94,6 +98,11 @@ class ExampleDeployer(FixedPolicies):
 
     def why_held(self, handle: Object) -> str:
         return "is suspended" if SUSPENDED in (handle["metadata"].get("annotations") or {}) else ""
+
+    async def own_removal(
+        self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
+    ) -> OwnRemoval | None:
+        return OwnRemoval() if self.removes and self.why_held(handle) else None
 
     def before_delete(self, handle: Object) -> Object:
         return {}
@@ -166,7 +175,10 @@ async def running_deployer(it: TeardownScene) -> AsyncIterator[None]:
         meta = found["metadata"]
         if "deletionTimestamp" not in meta or CLEANUP not in (meta.get("finalizers") or ()):
             return
+        suspended = SUSPENDED in (meta.get("annotations") or {})
         for name in set(found["data"]["entries"].split()) - set(found["data"]["kept"].split()):
+            if suspended:
+                break
             await _delete_by_name(client, namespace, name, handle=meta["name"])
         left = [item for item in meta["finalizers"] if item != CLEANUP]
         await client.revise(CONFIG_MAPS, found, {"metadata": {"finalizers": left}})

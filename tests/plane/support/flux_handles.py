@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tests.plane.support.cluster_teardowns import manager, scene
 from tests.plane.support.fixed_policies import FixedPolicies
 from tests.plane.support.flux_sources import FluxSources, artifacts, config_map
 from unwind.api.flux import FLUX_FINALIZER, KUSTOMIZATIONS
 from unwind.api.names import Finalizer
-from unwind.api.policies import SourceKind
+from unwind.api.policies import SourceKind, Suspended
 from unwind.api.resources import CONFIG_MAPS
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.step_source import CompanionSteps
@@ -21,11 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.plane.support.cluster_teardowns import TeardownScene
+    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Effort
     from unwind.capi.cluster_controller import ClusterTeardownController
+    from unwind.companions.companion import Handle
+    from unwind.companions.step_source import HandleDecision
+    from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import RemovalDeps
 
 
@@ -36,6 +43,14 @@ class EnforceAll(FixedPolicies):
 
     def __init__(self, *namespaces: str, **efforts: Effort) -> None:
         super().__init__(efforts, namespaces=namespaces)
+        self.suspended = Suspended.HOLD
+
+    def decide(self, handle: Handle) -> HandleDecision | None:
+        decision, removes = super().decide(handle), self.suspended is Suspended.REMOVE
+        return decision and msgspec.structs.replace(decision, removes_suspended=removes)
+
+    async def removes_suspended(self, target: ClusterTarget, handle: ObjectRef, on_member: bool) -> bool:
+        return self.suspended is Suspended.REMOVE
 
 
 class FluxScene:
@@ -46,6 +61,8 @@ class FluxScene:
         self.sources = sources
         self.secret = f"{cluster.name}-kubeconfig"
         self.policies = EnforceAll(cluster.namespace)
+        self.helm: Helm | None = None
+        """The program of the manager."""
 
     def on_member(self) -> FluxSources:
         """Sources for Flux on the member itself."""
@@ -65,7 +82,8 @@ class FluxScene:
         await self.sources.kustomization(name, manifests, secret=self.secret, **more)
 
     def steps(self, deps: RemovalDeps, client: Client) -> CompanionSteps:
-        return CompanionSteps(FluxCompanion(client), self.policies, deps.members, deps.inventories)
+        companion = FluxCompanion(client, removes=self.policies.removes_suspended, helm=self.helm)
+        return CompanionSteps(companion, self.policies, deps.members, deps.inventories)
 
     @asynccontextmanager
     async def manager(self, **more: Any) -> AsyncIterator[ClusterTeardownController]:

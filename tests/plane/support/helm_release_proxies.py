@@ -48,7 +48,7 @@ def proxy_steps(policies: EveryProxy, *, helm: Helm | None) -> Callable[[Removal
 
     def make(deps: RemovalDeps) -> CompanionSteps:
         client = deps.members._client  # the manager's own client
-        companion = HelmReleaseProxies(client, deps.inventories, helm)
+        companion = HelmReleaseProxies(client, helm)
         return CompanionSteps(companion, policies, deps.members, deps.inventories)
 
     return make

@@ -38,6 +38,8 @@ class Handles(ABC):
 
     source: ClassVar[str]
     """In a policy."""
+    suspended: ClassVar[str] = "Hold"
+    """The same."""
     resource: ClassVar[Resource | None]
     """None: they have no objects."""
     objects: ClassVar[tuple[str, ...]] = ("apps-0", "base-0")
@@ -84,6 +86,17 @@ class MemberKustomizations(Kustomizations):
         self.place, self.namespace = it.cluster.member, it.cluster.on_member
         self.sources = it.on_member()
         self.secret = ""
+
+
+class SuspendedKustomizations(MemberKustomizations):
+    """The same, suspended: Flux leaves what they deployed."""
+
+    suspended = "Remove"
+
+    async def deploy(self) -> None:
+        await super().deploy()
+        for name in ("base", "apps"):
+            await self.place.client.patch(KUSTOMIZATIONS, name, {"spec": {"suspend": True}}, namespace=self.namespace)
 
 
 class NestedKustomizations(Kustomizations):

@@ -12,8 +12,10 @@ from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind, TeardownPolicy
 from unwind.api.unwind import Effort, Gate
 from unwind.companions import policies
+from unwind.companions.companion import Handle
 from unwind.companions.policies import Selection
 from unwind.companions.policy_reader import ClusterPolicies
+from unwind.companions.step_source import warnings_of
 
 PROD = {"matchLabels": {"env": "prod"}}
 FLUX = {"kind": "Flux", "effort": "Enforce"}
@@ -91,6 +93,65 @@ def test_leave_and_enforce_together_hold_without_deleting() -> None:
     assert decision.effort is Effort.ENFORCE
     assert not decision.deletes
     assert "production says Enforce and TeardownPolicy careful says Leave" in decision.conflict
+
+
+REMOVE = {**FLUX, "suspended": "Remove"}
+
+
+def test_unwind_removes_what_a_suspended_handle_deployed_only_if_every_policy_that_mentions_it_says_so() -> None:
+    assert decide(policy(sources=(REMOVE,))).removes_suspended
+    assert decide(policy("a", sources=(REMOVE,)), policy("b", sources=(REMOVE,))).removes_suspended
+    silent = decide(policy("a", sources=(REMOVE,)), policy("b"))
+    assert (silent.removes_suspended, silent.suspended_held_by) == (False, ("b",))
+    held = decide(policy("a", sources=(REMOVE, {**FLUX, "effort": "Try", "suspended": "Hold"})))
+    assert (held.removes_suspended, held.suspended_held_by) == (False, ("a",))
+    others = policy("b", sources=({**FLUX, "selector": {"names": ["base"]}},))
+    assert decide(policy("a", sources=(REMOVE,)), others).removes_suspended, "it does not mention the handle"
+
+
+def test_a_policy_that_holds_suspended_handles_is_named_in_the_warning_of_the_plan() -> None:
+    handle = Handle(ref=APPS, source=SourceKind.FLUX, left="is suspended, so Flux would leave what it deployed")
+    both = (policy("a", sources=(REMOVE,)), policy("b"))
+    [held] = warnings_of(handle, ClusterPolicies(target=APPS, policies=both).decide(handle))
+    assert held == (
+        "Kustomization/shops/apps: it is suspended, so Flux would leave what it deployed: it is held until a user"
+        " decides; TeardownPolicy/b does not say suspended: Remove"
+    )
+    [removed] = warnings_of(handle, ClusterPolicies(target=APPS, policies=both[:1]).decide(handle))
+    assert removed.endswith("Unwind removes its objects (suspended: Remove)")
+    [unselected] = warnings_of(handle, None)
+    assert unselected == f"Kustomization/shops/apps: it {handle.left}", "nothing of it is removed"
+
+
+def test_a_policy_that_leaves_a_handle_does_not_let_unwind_remove_its_objects() -> None:
+    left = policy("careful", sources=({**REMOVE, "effort": "Leave"},))
+    assert not decide(policy(sources=(REMOVE,)), left).removes_suspended
+
+
+def test_a_policy_that_does_not_name_the_namespace_of_a_handle_still_keeps_its_objects() -> None:
+    elsewhere = msgspec.structs.replace(APPS, namespace="tenants")
+    named = policy("a", sources=({**REMOVE, "namespaces": ["tenants"]},))
+    assert decide(named, handle=elsewhere).removes_suspended
+    assert decide(named, policy("b"), handle=elsewhere).suspended_held_by == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ({**FLUX, "suspended": "Purge"}, "suspended of source Flux: 'Purge' is not known"),
+        (
+            {"kind": "HelmReleaseProxy", "effort": "Enforce", "suspended": "Remove"},
+            "source HelmReleaseProxy has suspended: Remove, which is only possible for Flux",
+        ),
+    ],
+)
+def test_an_unknown_or_impossible_word_for_suspended_handles_is_named_and_holds(
+    source: dict[str, Any], word: str
+) -> None:
+    unclear = policy(sources=(source,))
+    assert policies.unknown_words(unclear) == [word]
+    decision = decide(unclear, source=SourceKind(source["kind"]))
+    assert decision.removes_suspended is (source["suspended"] == "Remove")
 
 
 def test_enforce_is_stricter_than_try_and_names_its_policies() -> None:

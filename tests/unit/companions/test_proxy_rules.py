@@ -129,14 +129,6 @@ def test_a_paused_proxy_that_is_being_deleted_says_so() -> None:
     assert "it is paused" in proxy_rules.working(proxy(annotations={PAUSED_ANNOTATION: "true"}))
 
 
-def test_hooks_with_the_rights_of_unwind_and_disabled_hooks_are_left_to_a_person() -> None:
-    once = {"reconcileStrategy": "InstallOnce"}
-    assert "ClusterRoleBinding all" in proxy_rules.why_not_uninstalled(proxy(spec=once), ["ClusterRoleBinding all"])
-    disabled = proxy(spec={**once, "options": {"disableHooks": True}})
-    assert "helm uninstall --no-hooks" in proxy_rules.why_not_uninstalled(disabled, [])
-    assert proxy_rules.why_not_uninstalled(proxy(spec=once), []) == ""
-
-
 def test_the_plan_warns_of_a_release_that_is_gone_and_of_what_unwind_uninstalls_itself() -> None:
     assert list(proxy_rules.warnings(proxy(), found=True)) == []
     [gone] = proxy_rules.warnings(proxy(), found=False)

@@ -151,3 +151,11 @@ def test_the_crds_of_a_chart_are_read_from_its_files() -> None:
     release = release_secrets.from_json(msgspec.json.encode(body))
     [found] = release_secrets.crd_manifests(release)
     assert (found.kind, found.name, found.kept) == ("CustomResourceDefinition", "a.b.c", True)
+
+
+def test_hooks_with_the_rights_of_unwind_and_disabled_hooks_are_left_to_a_person() -> None:
+    name = ReleaseName("apps", "base")
+    reaching = release_rules.why_not_uninstalled(name, ["ClusterRoleBinding all"], disabled=False)
+    assert "ClusterRoleBinding all" in reaching
+    assert "helm uninstall --no-hooks" in release_rules.why_not_uninstalled(name, [], disabled=True)
+    assert release_rules.why_not_uninstalled(name, [], disabled=False) == ""

@@ -1,0 +1,115 @@
+"""What a deployer leaves when its handle is deleted: Unwind removes it itself, with its own chain of deleters.
+
+Only objects of the snapshot, by their uids, and only while they carry the mark of the deployer for the handle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.meta import ObjectRef
+from unwind.api.names import Reason
+from unwind.companions import release_reader, release_rules
+from unwind.deleters.outcomes import Again, Kept, PermanentError
+from unwind.deleters.registration import FIRST, Kinds, Registration
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.kube.decoding import Metadata
+from unwind.removal.helm_releases import Releases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unwind.api.unwind import Entry
+    from unwind.companions.companion import HandleCompanion
+    from unwind.companions.release_rules import ReleaseName
+    from unwind.deleters.context import DeleteContext, DeleteFunc
+    from unwind.deleters.outcomes import Outcome
+    from unwind.deploy.helm_uninstall import Uninstallation
+    from unwind.helm.program import Helm
+    from unwind.kube.client import Object
+    from unwind.members.member import Member
+    from unwind.removal.helm_releases import HasASay
+
+# Nothing reports when a person uninstalls a release, or corrects a policy.
+LOOK_AGAIN = 30.0
+
+
+class OwnRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """How Unwind itself removes what the deployer of a handle leaves."""
+
+    releases: Releases | None = None
+    """Uninstalls the Helm release that the objects are part of; None if they are part of none."""
+
+
+class LeftRelease(HelmReleases):
+    """Uninstalls the release of one handle. Unwind has written no mark on it."""
+
+    def __init__(self, helm: Helm, release: ObjectRef) -> None:
+        super().__init__(helm)
+        self._release = release
+
+    def release_of(self, entry: Entry) -> ObjectRef | None:
+        return self._release if entry.object.uid and not entry.kept else None
+
+    def _uninstallation(
+        self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
+    ) -> Uninstallation:
+        del owner  # of a profile: its releases are never uninstalled here
+        return super()._uninstallation(member, release, "", ours, has_a_say)
+
+
+async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, hooks_disabled: bool) -> OwnRemoval:
+    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed.
+
+    Raises Again, or PermanentError, if it must not be uninstalled.
+    """
+    loaded = await release_reader.load(member, name)
+    if loaded is None:
+        return OwnRemoval()  # it is uninstalled already
+    hooks = release_rules.reaching_hooks(loaded.hooks, namespace=name.namespace)
+    if why := release_rules.why_not_uninstalled(name, hooks, disabled=hooks_disabled):
+        raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
+    if helm is None:
+        raise PermanentError(
+            f"cannot uninstall release {name}: the helm program is not installed",
+            reason=Reason.HELD,
+            remedy="install Helm 3",
+        )
+    ref = ObjectRef(
+        group=release_reader.GROUP, version="v1", kind=release_reader.KIND, namespace=name.namespace, name=name.name
+    )
+    return OwnRemoval(releases=LeftRelease(helm, ref))
+
+
+def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[ObjectRef]) -> Registration:
+    """A deleter that keeps those of a handle's objects that do not carry the deployer's mark any more, or that it would
+    not delete itself: both may have changed since they were recorded."""
+    kinds = {ref.uid: ref.kind for ref in refs if ref.uid}
+
+    def kept(obj: Object) -> Kept | None:
+        kind = kinds.get(obj["metadata"]["uid"])
+        if kind is None:
+            return None
+        metadata = msgspec.convert(obj["metadata"], Metadata)
+        if not companion.is_marked(handle, metadata):
+            return Kept(Reason.NOT_OURS, f"taken over: it no longer carries the mark of {handle}", by="unwind")
+        why = companion.why_kept(handle, kind, metadata)
+        return Kept(Reason.KEPT_BY_POLICY, why, by=companion.controller) if why else None
+
+    async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        if ctx.absent or not (found := kept(obj)):
+            return await next(ctx, obj)
+        ctx.log.info("object kept", why=found.message)
+        return found
+
+    return Registration(
+        name="keep-unmarked",
+        kinds=(Kinds("*", "*"),),
+        delete=delete,
+        order=FIRST,
+        when=lambda obj: kept(obj) is not None,
+        metadata_only=True,
+        about="Keep objects that no longer carry the mark of their deployer, or that it keeps.",
+    )
