@@ -281,7 +281,7 @@ async def test_before_the_caches_are_filled_every_answer_is_to_ask_again_in_a_se
             told = await caller.ask(asked, hook)
             if hook.blocks:
                 assert told["retryAfterSeconds"] == 1
-                assert "its caches are not synced" in told["message"]
+                assert "has not read all objects yet; Cluster API asks again" in told["message"]
 
 
 async def test_only_what_is_enforced_on_this_very_cluster_keeps_it(asked: Asked) -> None:
@@ -364,7 +364,10 @@ def unloadable() -> HookPlugin:
     return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
 
 
-NOT_LOADED = "cannot load the rules of others 1.0 for BeforeClusterDelete: ImportError: no module"
+NOT_LOADED = (
+    "cannot load the hook rules of package others 1.0 for BeforeClusterDelete: ImportError: no module;"
+    " fix or uninstall the package, then restart the manager"
+)
 
 
 async def test_rules_that_do_not_load_do_not_block_a_cluster_on_which_nothing_is_enforced(asked: Asked) -> None:
@@ -418,7 +421,7 @@ async def test_a_frozen_plan_opens_the_gate_without_another_read_only_if_nothing
                 assert lets_go(told)
             else:
                 assert (told["message"], told["retryAfterSeconds"]) == (
-                    f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out",
+                    f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out; Cluster API asks again",
                     1,
                 )
             proxy.resume()
@@ -454,14 +457,14 @@ async def test_an_api_server_that_does_not_answer_opens_nothing(plane: Plane, as
             proxy.hold()
             told = await caller.ask(asked, waits="1s")
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out",
+                f"{CLOSED}cannot read Teardown {asked.uid}: the API server timed out; Cluster API asks again",
                 1,
             )
             proxy.resume()
             proxy.close()
             told = await caller.ask(asked)
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}cannot read Teardown {asked.uid} from the API server",
+                f"{CLOSED}cannot read Teardown {asked.uid} from the API server; see the log of the Unwind manager",
                 1,
             )
             proxy.reopen()

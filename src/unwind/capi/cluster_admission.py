@@ -178,8 +178,8 @@ def _is_foreground(options: _Options, meta: ObjectMeta) -> bool:
 
 def _started(meta: ObjectMeta, by: Sequence[str]) -> str:
     return (
-        f"by TeardownPolicy {', '.join(by)}, this deletion starts the teardown of Cluster {meta.namespace}/{meta.name}:"
-        f" what must be removed from it goes first; follow it with: unwind status {meta.name}"
+        f"TeardownPolicy {', '.join(by)} holds Cluster {meta.namespace}/{meta.name}: Unwind first removes what must be"
+        f" removed from it, then Cluster API deletes it; follow it with: unwind status {meta.name}"
     )
 
 

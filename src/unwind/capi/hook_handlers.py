@@ -58,9 +58,9 @@ _MARGIN = 0.3
 # Seconds to wait for the Teardown that a failed check is written into. The hook is answered in any case.
 _RECORD_WITHIN = 2.0
 _LOOK_AGAIN = 0.1
-_FILLING = "Unwind is starting: its caches are not synced"
-_LATE = "Unwind timed out"
-_BUSY = "Unwind is overloaded"
+_FILLING = "Unwind is starting and has not read all objects yet; Cluster API asks again"
+_LATE = "Unwind did not answer in time; Cluster API asks again"
+_BUSY = "Unwind has too many requests at once; Cluster API asks again"
 _PAUSED = "the Cluster is paused; nothing is removed until it is unpaused"
 _UNEXPECTED = "internal error; see the log of the Unwind manager"
 
@@ -237,11 +237,11 @@ class HookHandlers:
             async with asyncio.timeout(within):
                 verdict, unenforced = await self._reader.read(target, reading=reading)
         except TimeoutError:
-            fault = f"cannot read {current}: the API server timed out"
+            fault = f"cannot read {current}: the API server timed out; Cluster API asks again"
         except (UnwindError, msgspec.DecodeError) as error:
             log.warning("gate check failed", cluster=str(target), why=str(error))
             code = f" ({error.code})" if isinstance(error, ApiError) else ""
-            fault = f"cannot read {current} from the API server{code}"
+            fault = f"cannot read {current} from the API server{code}; see the log of the Unwind manager"
         else:
             return verdict, unenforced, ""
         return deletion_gate.closed(fault), False, fault

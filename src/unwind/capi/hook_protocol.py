@@ -126,7 +126,8 @@ def hook_request(hook: Hook, body: bytes) -> HookRequest:
     if (cluster.api_version, cluster.kind) not in _CLUSTERS:
         raise MalformedError(
             f"unsupported cluster kind {cluster.kind!r} (apiVersion {cluster.api_version!r})",
-            remedy=f"send a {CLUSTERS.kind} of {CLUSTERS.api_version} or {CLUSTERS_V1BETA1.api_version}",
+            remedy=f"use a version of Unwind that supports it: this one supports {CLUSTERS.api_version} and"
+            f" {CLUSTERS_V1BETA1.api_version}",
         )
     meta = cluster.metadata
     for what, text, shape in (
@@ -185,11 +186,14 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes, kind: str) -> T:
     # Too deep nesting and invalid UTF-8 are not DecodeErrors.
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedError(
-            f"cannot decode the {kind}: {error}; check that Unwind supports this version of Cluster API"
+            f"cannot decode the {kind}: {error}; check that this version of Unwind supports this version of Cluster API"
         ) from None
 
 
 def _check(request: DiscoveryRequest | HookRequest, kind: str) -> None:
     if (request.api_version, request.kind) != (API_VERSION, kind):
         found = f"{request.kind[:100]!r} of {request.api_version[:100]!r}"
-        raise MalformedError(f"unexpected request {found}", remedy=f"send a {kind} of {API_VERSION}")
+        raise MalformedError(
+            f"unexpected request {found} instead of {kind!r} of {API_VERSION!r}",
+            remedy="check that this version of Unwind supports this version of Cluster API",
+        )

@@ -120,7 +120,8 @@ class HookRegistry:
     def broken(self, hook: Hook) -> list[str]:
         """Why a hook is blocked, whatever its rules answer."""
         return [
-            f"cannot load the rules of {plugin.source} for {plugin.name}: {plugin.error}"
+            f"cannot load the hook rules of package {plugin.source} for {plugin.name}: {plugin.error};"
+            " fix or uninstall the package, then restart the manager"
             for plugin in self._plugins
             if plugin.error and plugin.concerns(hook)
         ]

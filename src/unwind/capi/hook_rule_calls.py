@@ -63,24 +63,24 @@ async def _asked(rule: Rule, request: HookRequest, client: Client, within: float
         return _bounded(rule, said)
     except TimeoutError:
         cancellation.check()
-        return _broken(rule, "timed out")
+        return _broken(rule, "timed out; it is called again")
     except BaseException as error:  # a rule of another package may raise anything
         cancellation.check(error)
         if isinstance(error, asyncio.CancelledError):
             return _broken(rule, "cancelled")
         log.warning("hook rule failed", rule=rule.name, source=rule.source, hook=rule.hook.value, exc_info=error)
-        return _broken(rule, f"failed: {type(error).__name__}: {error}")
+        return _broken(rule, f"failed: {type(error).__name__}: {error}; see the log of the manager")
 
 
 def _bounded(rule: Rule, said: Wait | None) -> Wait | None:
     if said is None:
         return None
     if not isinstance(said, Wait):
-        return _broken(rule, f"returned {type(said).__name__}, want None or Wait")
+        return _broken(rule, f"returned {type(said).__name__} instead of None or Wait: a bug in it")
     # 0 would mean proceed, and after less than that Cluster API never calls again.
     return Wait(str(said.why), min(LONGEST, max(1, int(said.seconds))))
 
 
 def _broken(rule: Rule, why: str) -> Wait:
     told = " ".join(why.split())
-    return Wait(f"rule {rule.name} of {rule.source} blocks the cluster: {told[:_TOLD]}", LONGEST)
+    return Wait(f"hook rule {rule.name} of {rule.source} blocks the cluster: {told[:_TOLD]}", LONGEST)

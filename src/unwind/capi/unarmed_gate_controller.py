@@ -10,7 +10,6 @@ from prometheus_client import Gauge
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS
-from unwind.api.features import Feature
 from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition
 from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
@@ -100,7 +99,7 @@ class UnarmedClusterController(Controller[Key]):
         if self._gates is None or self._gates.of(targets.of_capi(cluster)) is not Gate.MACHINES:
             return None
         if self._machines is None:
-            return GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
+            return deletion_gate.NOT_INSTALLED
         meta = cluster.metadata
         return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
 
@@ -151,7 +150,7 @@ class UnarmedClusterController(Controller[Key]):
             if teardown.spec.gate == Gate.ADMISSION:
                 return None if cluster.held or cluster.class_name else _NOT_PAUSED
             if self._machines is None:
-                return GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
+                return deletion_gate.NOT_INSTALLED
             meta = cluster.metadata
             return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
@@ -201,7 +200,8 @@ class UnarmedClusterController(Controller[Key]):
 
 _WITHOUT_HOOK = (Gate.MACHINES, Gate.ADMISSION)
 _NOT_PAUSED = GateFault(
-    Reason.NOT_PAUSED, "the gate is Admission, and the Cluster was deleted without pausing Cluster API for it"
+    Reason.NOT_PAUSED,
+    "the gate is Admission, and the Cluster was deleted without being paused for it; next time use `unwind delete`",
 )
 
 

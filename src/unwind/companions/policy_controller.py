@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.api.features import Feature
 from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.api.policies import TEARDOWN_POLICIES, PolicyGate, TeardownPolicy
@@ -23,7 +22,7 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME
 from unwind.members import targets
 from unwind.notifications import rules
-from unwind.teardown.deletion_gate import GateFault
+from unwind.teardown.deletion_gate import NOT_INSTALLED, GateFault
 
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
@@ -42,9 +41,6 @@ log = logs.get(__name__)
 
 # Seconds after a conflict with another write.
 _SOON = 0.5
-
-
-_NOT_INSTALLED = GateFault(Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed")
 
 
 class PolicyController(Controller[str]):
@@ -182,7 +178,7 @@ class PolicyController(Controller[str]):
         if chosen.kind is Gate.MACHINES:
             fault = self._machines_fault(target)
         elif chosen.kind is Gate.ADMISSION:
-            fault = None if self._machines else _NOT_INSTALLED
+            fault = None if self._machines else NOT_INSTALLED
         elif not policies.enforces(policy):
             return PolicyGate.NOT_NEEDED, None
         elif not target.has_class:
@@ -195,9 +191,9 @@ class PolicyController(Controller[str]):
         if target.terminating:
             return None  # its Teardown reports it
         if self._machines is None:
-            return _NOT_INSTALLED
+            return NOT_INSTALLED
         if not self._machines.known:
-            return GateFault(Reason.MACHINES_NOT_ARMED, "the Machines are not read yet")
+            return GateFault(Reason.MACHINES_NOT_ARMED, "the manager has not read the Machines yet")
         return self._machines.shape(target.ref.namespace, target.ref.name).fault
 
     def _decisions(self, policy: TeardownPolicy, target: AddonTarget) -> dict[str, StepDecision]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from unwind.api.features import Feature
 from unwind.api.fields import Unknown
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
@@ -251,6 +252,12 @@ class GateFault(msgspec.Struct, frozen=True):
         return self.message
 
 
+NOT_INSTALLED = GateFault(
+    Reason.NOT_INSTALLED, f"the feature {Feature.GATES} is not installed; add it to `unwind install --features`"
+)
+"""The feature of a gate without a hook."""
+
+
 class GateStatus(Protocol):
     """Tells whether Cluster API calls the hook."""
 
@@ -279,11 +286,21 @@ class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
         """Why the Machines do not hold the Cluster; None if they do."""
         if self.pools:
             pools = counted(self.pools, "MachinePool")
-            message = f"{self}; it has {pools}, whose infrastructure Cluster API deletes at once"
+            message = (
+                f"{self}; the Cluster has {pools}, whose infrastructure Cluster API deletes at once: choose another"
+                " gate in the TeardownPolicy"
+            )
             return GateFault(Reason.MACHINE_POOLS, message)
         if not self.machines:
-            return GateFault(Reason.NO_MACHINES, "the Cluster has no Machines that could hold it")
-        return GateFault(Reason.MACHINES_NOT_ARMED, str(self)) if self.armed < self.machines else None
+            return GateFault(
+                Reason.NO_MACHINES,
+                "the Cluster has no Machines that could hold it; if it never has any, choose another gate in the"
+                " TeardownPolicy",
+            )
+        if self.armed == self.machines:
+            return None
+        missing = f"{self}: the manager adds its pre-terminate hook to the others; if this lasts, see its log"
+        return GateFault(Reason.MACHINES_NOT_ARMED, missing)
 
     def __str__(self) -> str:
         return f"{self.armed}/{self.machines} Machines armed"

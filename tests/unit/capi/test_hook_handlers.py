@@ -237,7 +237,10 @@ async def test_a_summary_that_cannot_be_read_keeps_its_own_cluster_only() -> Non
     assert (await standin.ask())["retryAfterSeconds"] == 0
     told = await standin.ask(cluster=cluster(name="prod-8"))
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}cannot read the ClusterSummaries in namespace fleet from the API server",
+        (
+            f"{CLOSED}cannot read the ClusterSummaries in namespace fleet from the API server;"
+            " see the log of the Unwind manager"
+        ),
         1,
     )
 
@@ -246,7 +249,10 @@ async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() ->
     standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
     told = await standin.ask()
     assert told["retryAfterSeconds"] == 1
-    assert told["message"] == f"{CLOSED}cannot read Teardown {UID} from the API server (404)"
+    assert (
+        told["message"]
+        == f"{CLOSED}cannot read Teardown {UID} from the API server (404); see the log of the Unwind manager"
+    )
 
 
 async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
@@ -272,7 +278,7 @@ async def test_a_cluster_without_a_uid_is_kept() -> None:
 
 async def test_without_time_to_confirm_it_stays_closed() -> None:
     told = await Standin().ask(within=0.1)
-    assert told["message"] == f"{CLOSED}cannot read Teardown {UID}: the API server timed out"
+    assert told["message"] == f"{CLOSED}cannot read Teardown {UID}: the API server timed out; Cluster API asks again"
 
 
 @pytest.mark.parametrize("which", ["teardowns", "summaries"])
@@ -283,7 +289,7 @@ async def test_a_kind_that_is_no_longer_followed_keeps_every_cluster(which: str)
     getattr(standin.caches, which)._synced.clear()
     told = await standin.ask()
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}Unwind is starting: its caches are not synced",
+        f"{CLOSED}Unwind is starting and has not read all objects yet; Cluster API asks again",
         1,
     )
 
@@ -333,7 +339,10 @@ def test_an_answer_that_is_late_or_has_no_room_is_to_ask_again(hook: Hook) -> No
 async def test_rules_hold_their_hook_and_no_other(hook: Hook) -> None:
     standin = Standin(rules=[rule(hook, wait), rule(hook, break_down)])
     told = await standin.ask(hook)
-    assert told["message"] == ("for others; rule rule of others 1.0 blocks the cluster: failed: ValueError: no idea")
+    assert told["message"] == (
+        "for others; hook rule rule of others 1.0 blocks the cluster: failed: ValueError: no idea; see the log of the"
+        " manager"
+    )
     assert told["retryAfterSeconds"] == 4
     for other in Hook:
         if other is not hook:
@@ -366,7 +375,9 @@ async def test_a_package_that_does_not_load_holds_its_hook() -> None:
     standin = Standin(plugins=[HookPlugin("BeforeClusterUpgrade", load, source="others 1.0")])
     told = await standin.ask(Hook.BEFORE_CLUSTER_UPGRADE)
     assert told["retryAfterSeconds"] == 10
-    assert told["message"].endswith("for BeforeClusterUpgrade: ImportError: no module")
+    assert told["message"].endswith(
+        "for BeforeClusterUpgrade: ImportError: no module; fix or uninstall the package, then restart the manager"
+    )
     assert (await standin.ask(Hook.BEFORE_CLUSTER_CREATE))["retryAfterSeconds"] == 0
 
 
@@ -380,7 +391,10 @@ def unloadable() -> HookPlugin:
     return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
 
 
-NOT_LOADED = "cannot load the rules of others 1.0 for BeforeClusterDelete: ImportError: no module"
+NOT_LOADED = (
+    "cannot load the hook rules of package others 1.0 for BeforeClusterDelete: ImportError: no module;"
+    " fix or uninstall the package, then restart the manager"
+)
 
 
 @pytest.mark.parametrize("steps", [(), (("web", "Try", "Removing"), ("log", "Leave", "Waiting"))])
@@ -415,7 +429,7 @@ async def test_a_rule_that_answers_or_fails_blocks_although_nothing_is_enforced(
     async def fail(*_: Any) -> Any:
         raise ValueError("no idea")
 
-    for decide, message in ((wait, "for others"), (fail, "failed: ValueError: no idea")):
+    for decide, message in ((wait, "for others"), (fail, "failed: ValueError: no idea; see the log of the manager")):
         standin = Standin(rules=[rule(DELETE, decide)], plugins=[unloadable()])
         standin.has(record := teardown(("web", "Try", "Removing")))
         standin.knows(record)
@@ -447,7 +461,7 @@ async def test_no_other_plan_in_the_cache_does(known: Teardown) -> None:
     standin.knows(known)
     told = await standin.ask()
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}cannot read Teardown {UID} from the API server (404)",
+        f"{CLOSED}cannot read Teardown {UID} from the API server (404); see the log of the Unwind manager",
         1,
     )
 

@@ -69,9 +69,10 @@ def test_one_module_may_have_the_rules_of_several_hooks_if_each_is_named() -> No
     held = loaded(plugin(UPGRADE, both))
     assert held.broken(UPGRADE) == [
         (
-            "cannot load the rules of others 1.0 for BeforeClusterUpgrade: "
+            "cannot load the hook rules of package others 1.0 for BeforeClusterUpgrade: "
             "rule quota is for BeforeClusterCreate, but the package has no entry point of that name; "
-            "declare an entry point BeforeClusterCreate in the package"
+            "declare an entry point BeforeClusterCreate in the package; "
+            "fix or uninstall the package, then restart the manager"
         )
     ]
     assert names(held, UPGRADE) == []

@@ -77,7 +77,7 @@ async def test_a_rule_is_given_its_settings_in_its_type() -> None:
 async def test_settings_that_cannot_be_read_hold_it_and_say_so() -> None:
     [wait] = await asked(rule("freeze", fine, Freeze), settings={"days": "many"})
     assert wait.seconds == 10
-    assert wait.why.startswith("rule freeze of others 1.0 blocks the cluster: cannot read its settings: ")
+    assert wait.why.startswith("hook rule freeze of others 1.0 blocks the cluster: cannot read its settings: ")
     assert "$.days" in wait.why
 
 
@@ -127,14 +127,14 @@ async def endless(request: Any, ctx: HookContext[Any]) -> Wait:
 @pytest.mark.parametrize(
     ("decide", "said"),
     [
-        (raising, "failed: ValueError: no idea"),
+        (raising, "failed: ValueError: no idea; see the log of the manager"),
         (leaving, "failed: SystemExit: 1"),
         (cancelled, "cancelled"),
         (cancelling_itself, "cancelled"),
         (interrupted, "failed: KeyboardInterrupt"),
         (closed, "failed: GeneratorExit"),
         (several, "failed: BaseExceptionGroup: several"),
-        (wrong, "returned bool, want None or Wait"),
+        (wrong, "returned bool instead of None or Wait: a bug in it"),
         (endless, "failed: OverflowError"),
     ],
 )
@@ -143,13 +143,13 @@ async def test_a_rule_that_breaks_holds_it_and_nobody_else(decide: Any, said: st
         return Wait("for others", 2)
 
     broken, fine_one = await asked(rule("broken", decide), rule("other", other))
-    assert broken.why.startswith(f"rule broken of others 1.0 blocks the cluster: {said}")
+    assert broken.why.startswith(f"hook rule broken of others 1.0 blocks the cluster: {said}")
     assert (broken.seconds, fine_one) == (10, Wait("for others", 2))
 
 
 async def test_a_rule_that_gives_no_answer_in_time_holds_it() -> None:
     [wait] = await asked(rule("silent", silent), within=0.0)
-    assert wait == Wait("rule silent of others 1.0 blocks the cluster: timed out", 10)
+    assert wait == Wait("hook rule silent of others 1.0 blocks the cluster: timed out; it is called again", 10)
 
 
 async def test_a_rule_that_swallows_its_timeout_holds_it() -> None:
@@ -158,7 +158,7 @@ async def test_a_rule_that_swallows_its_timeout_holds_it() -> None:
             await asyncio.Event().wait()
 
     [wait] = await asked(rule("late", late), within=0.0)
-    assert wait == Wait("rule late of others 1.0 blocks the cluster: timed out", 10)
+    assert wait == Wait("hook rule late of others 1.0 blocks the cluster: timed out; it is called again", 10)
 
 
 @pytest.mark.parametrize(("seconds", "bounded"), [(-5, 1), (0, 1), (3, 3), (600, 10)])

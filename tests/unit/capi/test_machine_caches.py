@@ -38,5 +38,7 @@ def test_a_shape_that_does_not_hold_says_why() -> None:
         assert shape.fault
         assert shape.fault.reason is reason
     assert str(shape_of([machine("a")], 1).fault) == (
-        "1/1 Machines armed; it has 1 MachinePool, whose infrastructure Cluster API deletes at once"
+        "1/1 Machines armed; the Cluster has 1 MachinePool, whose infrastructure Cluster API deletes at once: choose"
+        " another"
+        " gate in the TeardownPolicy"
     )
