@@ -67,6 +67,6 @@ def parse_duration(text: str) -> timedelta | Unknown:
     """Parse a duration; invalid text is Unknown."""
     found = re.fullmatch(DURATION_PATTERN, text, flags=re.ASCII)
     if not text or not found:
-        return Unknown(text)
+        return Unknown(text, "a duration such as 30m, 2h or 1d")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

@@ -19,9 +19,11 @@ class Unknown(msgspec.Struct, frozen=True):
     """A value that is not in the enumeration. It blocks: nothing is deleted and no gate opens because of it."""
 
     text: str
+    valid: str = ""
+    """What would be known."""
 
     def __str__(self) -> str:
-        return f"{self.text!r} is not known"
+        return f"{self.text!r} is not known{f' (valid: {self.valid})' if self.valid else ''}"
 
 
 class Word(StrEnum):
@@ -37,7 +39,7 @@ class Word(StrEnum):
         try:
             return cls(text)
         except ValueError:
-            return Unknown(text)
+            return Unknown(text, ", ".join(cls))
 
 
 def doc(

@@ -130,10 +130,10 @@ def test_words_that_are_not_known_are_told_with_their_field() -> None:
     )
     said = validation.objections(WIDE, spec)
     assert said.unknown == (
-        "syncMode: 'continuous' is not known",
-        "stopMatchingBehavior: 'Withdraw' is not known",
-        "clusterDeletionBehavior: 'enforce' is not known",
-        "policyRefs[0].kind: 'Configmap' is not known",
+        "syncMode: 'continuous' is not known (valid: OneTime, Continuous, ContinuousWithDriftDetection, DryRun)",
+        "stopMatchingBehavior: 'Withdraw' is not known (valid: WithdrawPolicies, RemovePolicies, LeavePolicies)",
+        "clusterDeletionBehavior: 'enforce' is not known (valid: LeavePolicies, RemovePolicies, EnforceRemovePolicies)",
+        "policyRefs[0].kind: 'Configmap' is not known (valid: ConfigMap, Secret, GitRepository, OCIRepository, Bucket)",
     )
     assert said.unsupported == ()
 

@@ -54,8 +54,8 @@ def test_a_profile_that_says_nothing_removes_and_withdraws_and_one_can_see_that_
 @pytest.mark.parametrize("text", ["enforceRemovePolicies", "Leave", "", "EnforceRemovePolicies "])
 def test_a_behaviour_that_nobody_knows_is_read_as_unknown_and_never_as_a_default(text: str) -> None:
     spec = sveltos.ProfileSpec(cluster_deletion_behavior=text, stop_matching_behavior=text)
-    assert spec.deletion == Unknown(text)
-    assert spec.stop_matching == Unknown(text)
+    assert spec.deletion == Unknown(text, "LeavePolicies, RemovePolicies, EnforceRemovePolicies")
+    assert spec.stop_matching == Unknown(text, "WithdrawPolicies, RemovePolicies, LeavePolicies")
     assert text in str(spec.deletion)
 
 
@@ -65,7 +65,7 @@ def test_a_behaviour_that_nobody_knows_is_read_as_unknown_and_never_as_a_default
 )
 def test_every_list_of_words_knows_its_own_and_tells_the_others(words: type[Word]) -> None:
     assert [words.read(word.value) for word in words] == list(words)
-    assert words.read("typo") == Unknown("typo")
+    assert words.read("typo") == Unknown("typo", ", ".join(words))
 
 
 def test_withdraw_and_remove_mean_the_same_when_a_cluster_stops_matching() -> None:
@@ -196,7 +196,7 @@ def test_a_member_keeps_its_objects_unless_it_says_required() -> None:
     spec = karmada.ClusterSpec(remove_strategy="Required")
     assert karmada.Cluster(spec=spec).removal is karmada.RemoveStrategy.REQUIRED
     spec = karmada.ClusterSpec(remove_strategy="needless")
-    assert karmada.Cluster(spec=spec).removal == Unknown("needless")
+    assert karmada.Cluster(spec=spec).removal == Unknown("needless", "Needless, Required")
 
 
 def test_the_annotation_stands_in_where_the_field_is_not_served() -> None:
@@ -237,7 +237,7 @@ def test_a_teardown_is_finished_in_its_last_phases_only(phase: str, finished: bo
 
 def test_a_teardown_in_a_phase_that_nobody_knows_is_not_finished() -> None:
     teardown = unwind.Teardown(status=unwind.TeardownStatus(phase="Done"))
-    assert teardown.phase == Unknown("Done")
+    assert teardown.phase == Unknown("Done", ", ".join(unwind.Phase))
     assert not teardown.finished
 
 
@@ -288,4 +288,4 @@ def test_a_span_of_time_is_read(text: str, span: timedelta) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "30 m", "m", "d", "1m1h", "1h1d", "-5m", "1.5h", "٣m", "forever"])
 def test_what_is_no_span_of_time_is_unknown(text: str) -> None:
-    assert annotation_values.parse_duration(text) == Unknown(text)
+    assert annotation_values.parse_duration(text) == Unknown(text, "a duration such as 30m, 2h or 1d")

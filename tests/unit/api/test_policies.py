@@ -52,7 +52,7 @@ def test_unknown_words_are_refused_by_the_schema_and_can_be_read() -> None:
         requirement = schema()["spec"]["properties"][selector]["properties"]["matchExpressions"]["items"]["properties"]
         assert requirement["operator"]["enum"] == ["In", "NotIn", "Exists", "DoesNotExist"]
     found = msgspec.convert({"spec": {"sources": [{"kind": "Argo", "effort": "Enforce"}]}}, TeardownPolicy)
-    assert SourceKind.read(found.spec.sources[0].kind) == Unknown("Argo")
+    assert SourceKind.read(found.spec.sources[0].kind) == Unknown("Argo", "Flux, HelmReleaseProxy, Helm, Profile, Work")
 
 
 def test_a_missing_namespace_selector_is_not_an_empty_one() -> None:

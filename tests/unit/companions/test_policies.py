@@ -66,7 +66,9 @@ def test_an_unknown_operator_selects_what_the_other_requirements_match() -> None
     unclear = policy(selector=selector)
     assert policies.matches(unclear, {"b": "1"}, {})
     assert not policies.matches(unclear, {}, {})
-    assert policies.unknown_words(unclear) == ["operator of clusterSelector: 'Like' is not known"]
+    assert policies.unknown_words(unclear) == [
+        "operator of clusterSelector: 'Like' is not known (valid: In, NotIn, Exists, DoesNotExist)"
+    ]
 
 
 def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:
@@ -92,7 +94,7 @@ def test_leave_and_enforce_together_hold_without_deleting() -> None:
     decision = decide(policy(), left)
     assert decision.effort is Effort.ENFORCE
     assert not decision.deletes
-    assert "production says Enforce and TeardownPolicy careful says Leave" in decision.conflict
+    assert "production, but left in place by TeardownPolicy careful" in decision.conflict
 
 
 REMOVE = {**FLUX, "suspended": "Remove"}
@@ -197,10 +199,10 @@ def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> 
 def test_unknown_words_are_named_and_enforce() -> None:
     unclear = policy(sources=({"kind": "Argo", "effort": "Must"},), deadline="soon", onDeadline="Panic")
     assert policies.unknown_words(unclear) == [
-        "kind of a source: 'Argo' is not known",
-        "effort of source Argo: 'Must' is not known",
-        "deadline: 'soon' is not known",
-        "onDeadline: 'Panic' is not known",
+        "kind of a source: 'Argo' is not known (valid: Flux, HelmReleaseProxy, Helm, Profile, Work)",
+        "effort of source Argo: 'Must' is not known (valid: Leave, Try, Enforce)",
+        "deadline: 'soon' is not known (valid: a duration such as 30m, 2h or 1d)",
+        "onDeadline: 'Panic' is not known (valid: Hold, Release)",
     ]
     assert policies.enforces(unclear)
     assert not policies.enforces(policy(sources=({"kind": "Flux", "effort": "Try"},)))
@@ -255,7 +257,9 @@ def test_the_strictest_gate_counts_and_conflicts_are_named() -> None:
 def test_an_unknown_gate_neither_arms_nor_disarms_and_holds() -> None:
     found = gate("Machines", "Moat")
     assert isinstance(found.kind, Unknown)
-    assert policies.unknown_words(policy(gate="Moat")) == ["gate: 'Moat' is not known"]
+    assert policies.unknown_words(policy(gate="Moat")) == [
+        "gate: 'Moat' is not known (valid: Auto, Hook, Machines, Admission, None)"
+    ]
 
 
 def test_the_gate_admission_is_the_strictest() -> None:
@@ -290,9 +294,12 @@ def test_a_profile_is_one_of_the_voices_that_decide_about_it() -> None:
 
 def test_a_profile_and_a_policy_that_contradict_each_other_hold_and_are_named() -> None:
     assert with_own(Effort.LEAVE, "Enforce").conflict.startswith(
-        f"TeardownPolicy enforce says Enforce and {OWN_FROM} says Leave: nothing of it is deleted"
+        f"enforced by TeardownPolicy enforce, but left in place by {OWN_FROM}: nothing of it is deleted"
     )
-    assert f"{OWN_FROM} says Enforce and TeardownPolicy leave says Leave" in with_own(Effort.ENFORCE, "Leave").conflict
+    assert (
+        f"enforced by {OWN_FROM}, but left in place by TeardownPolicy leave:"
+        in with_own(Effort.ENFORCE, "Leave").conflict
+    )
 
 
 def test_works_can_only_be_enforced() -> None:
@@ -317,4 +324,4 @@ def test_a_deletion_is_the_request_only_if_all_policies_with_that_gate_say_so() 
 
 def test_an_unknown_answer_of_the_gate_holds() -> None:
     found = policies.unknown_words(policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}}))
-    assert found == ["admission.onDelete: 'Perhaps' is not known"]
+    assert found == ["admission.onDelete: 'Perhaps' is not known (valid: Refuse, Request)"]

@@ -40,9 +40,9 @@ def test_of_two_annotations_that_disagree_the_one_that_keeps_holds() -> None:
 
 @pytest.mark.parametrize("typo", ["", "Manage", "manage ", "delete", "detach_on_delete"])
 def test_a_word_that_is_not_known_is_never_taken_for_manage(typo: str) -> None:
-    assert effective_policy({OURS: typo}).policy == Unknown(typo)
-    assert effective_policy({OURS: "manage", AZURES: typo}).policy == Unknown(typo)
-    assert effective_policy({}, namespace={AZURES: typo}).policy == Unknown(typo)
+    assert effective_policy({OURS: typo}).policy == Unknown(typo, "manage, skip, detach-on-delete")
+    assert effective_policy({OURS: "manage", AZURES: typo}).policy == Unknown(typo, "manage, skip, detach-on-delete")
+    assert effective_policy({}, namespace={AZURES: typo}).policy == Unknown(typo, "manage, skip, detach-on-delete")
     assert effective_policy({}, default=Unknown(typo)).policy == Unknown(typo)
 
 
