@@ -133,7 +133,8 @@ async def test_a_step_that_one_policy_enforces_and_another_leaves_waits_by_name_
         )
         [blocker] = held.status.blockers
         assert (
-            f"{it.called('prod')} says Enforce and TeardownPolicy {it.called('careful')} says Leave" in blocker.message
+            f"enforced by TeardownPolicy {it.called('prod')}, but left in place by TeardownPolicy"
+            f" {it.called('careful')}:" in blocker.message
         )
         assert blocker.actor
         assert await it.cluster.objects() == {"apps", "apps-0"}
@@ -200,12 +201,12 @@ async def test_a_profile_that_says_leave_is_kept_although_a_policy_enforces_it(i
         held = await it.cluster.teardown(
             lambda one: any(item.reason == Reason.POLICY_CONFLICT for item in one.status.blockers), "in conflict"
         )
-        said = f"{it.called('prod')} says Enforce and clusterDeletionBehavior of ClusterProfile/"
+        said = f"{it.called('prod')}, but left in place by clusterDeletionBehavior of ClusterProfile/"
         assert said in held.status.blocked_by
         # Without the policy, the profile alone decides that nothing is deleted.
         await it.delete_policy("prod")
         await it.cluster.teardown(
-            lambda one: "says Leave: nothing of it is deleted until it is changed" in one.status.blocked_by,
+            lambda one: "nothing of it is deleted until that changes" in one.status.blocked_by,
             "held by the profile",
         )
         assert await it.cluster.objects() == {"monitoring-0"}

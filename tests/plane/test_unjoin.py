@@ -242,7 +242,7 @@ async def test_needless_that_is_raised_to_required_stays_needless_and_says_so(pl
             await it.delete()
             await it.teardown(lambda one: one.spec.plan is not None, "planned")
             await it.change({"spec": {"removeStrategy": "Required"}})
-            await it.says("PlanFrozen", "the plan is frozen, and objects stay")
+            await it.says("PlanFrozen", "so the objects on the member stay: a later change has no effect")
             clock.advance(60)
             assert (await it.gone()).phase is Phase.COMPLETE
         assert set(await it.ledger()) == set(await it.on_member()) == {"web-0", "web-1"}

@@ -216,8 +216,9 @@ class StepDecision(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         enforced, left = self._said(self.enforced_by, Effort.ENFORCE), self._said(self.left_by, Effort.LEAVE)
         return (
-            f"{enforced} says Enforce and {left} says Leave: nothing of it is deleted, and the cluster waits until one"
-            " of them changes"
+            f"enforced by {enforced}, but left in place by {left}: nothing of it is deleted, and the cluster waits;"
+            " change"
+            " one of them"
         )
 
     def _said(self, policies: tuple[str, ...], effort: Effort) -> str:

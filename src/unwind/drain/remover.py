@@ -235,7 +235,8 @@ class _DrainRemoval:
         if isinstance(outcome, Gone) and finalizer == objects.NONE and not (decision and decision.settle):
             return Kept(
                 Reason.NOT_VERIFIED,
-                "deleted, but it had no finalizer that shows whether it is cleaned up outside the cluster",
+                "deleted, but it had no finalizer that shows whether its resource outside the cluster is deleted; look"
+                " for it there",
                 by=self._context.step.effort_from or "unwind",
             )
         return outcome
@@ -311,12 +312,12 @@ class _DrainRemoval:
                 # A step that is removed later, or that leaves it on purpose. What it gave up on is waited for.
                 if entry.ledger is None or entry.ledger.reason != Reason.GAVE_UP:
                     continue
-                message = f"{item.ref} is still there, although its step has ended"
+                message = f"{item.ref} is still there, although Unwind was done with it; see `unwind why`"
                 rest.append((item, Waiting(message, code=Reason.DELETING)))
             elif item.terminating:
                 rest.append((item, Waiting(f"{item.ref} is being deleted", code=Reason.DELETING)))
             elif known is not None and known.object.uid != item.ref.uid:
-                message = f"{item.ref} was deleted and created again by {item.made_by}; stop that, then delete it"
+                message = f"{item.ref} was deleted and created again by {item.made_by}; stop that one, then delete it"
                 rest.append((item, Waiting(message, code=Reason.CREATED_AGAIN)))
             else:
                 message = f"{item.ref} was created after the drain began, by {item.made_by}; delete it"
@@ -354,7 +355,8 @@ class _DrainRemoval:
             name = item["spec"]["source"].get("persistentVolumeName")
             if name in volumes:
                 raise Again(
-                    f"PersistentVolume {name} is still attached to node {item['spec'].get('nodeName')}",
+                    f"PersistentVolume {name} is still attached to node {item['spec'].get('nodeName')}; waiting for"
+                    " its detachment",
                     until=changes,
                     after=_LOOK_AGAIN,
                 )
@@ -380,7 +382,11 @@ class _DrainRemoval:
             return
         over = asyncio.Event()
         timer = clock.call_later(left, over.set)
-        why = f"waiting {left:.0f}s (settle) for controllers to clean up: no finalizer shows when they have"
+        why = (
+            f"waiting {left:.0f}s (settle of the TeardownPolicy) for controllers to clean up outside the cluster: no"
+            " finalizer"
+            " shows when they have"
+        )
         self._waits[self._ref] = Waiting(why, code=Reason.SETTLING)
         self._context.changed()
         try:

@@ -163,13 +163,17 @@ class DrainRequest(RequestSource):
         if cluster is None:
             raise RefusedError(Reason.TARGET_GONE, f"{ref} is gone")
         if cluster.terminating:
-            raise RefusedError(Reason.HELD, f"{ref} is being deleted, and that drains it")
+            raise RefusedError(Reason.HELD, f"{ref} is being deleted, which drains it, too: no request is needed")
         if DELETE_PROTECTION_LABEL in cluster.labels:
-            raise RefusedError(Reason.PROTECTED, f"{ref} is protected from deletion; remove the protection first")
+            raise RefusedError(
+                Reason.PROTECTED, f"{ref} is protected from deletion; remove the label {DELETE_PROTECTION_LABEL} first"
+            )
         if cluster.paused:
             raise RefusedError(Reason.PAUSED, f"{ref} is paused; unpause it, and request it again")
         if not cluster.ready:
-            raise RefusedError(Reason.INVALID_TARGET, f"the control plane of {ref} was never initialized")
+            raise RefusedError(
+                Reason.INVALID_TARGET, f"the control plane of {ref} was never initialized, so there is nothing to drain"
+            )
         return cluster
 
     async def _record(self, member: Member, step: PlannedDrain) -> SourceStep:
@@ -227,4 +231,7 @@ def _check_policies(cluster: ClusterTarget, policies: ClusterPolicies, decided: 
     if conflicts := [decision.said.conflict for decision in decided.values() if decision.said.conflict]:
         raise RefusedError(Reason.POLICY_CONFLICT, "; ".join(conflicts))
     if not any(decision.drains for decision in decided.values()):
-        raise RefusedError(Reason.INVALID_TARGET, f"no TeardownPolicy drains anything from {cluster.ref}")
+        raise RefusedError(
+            Reason.INVALID_TARGET,
+            f"no TeardownPolicy drains anything from {cluster.ref}; add the section drain to one that selects it",
+        )

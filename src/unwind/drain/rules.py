@@ -184,8 +184,8 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
         if not self.enforced_by:
             return ""
         return (
-            f"TeardownPolicy {', '.join(self.enforced_by)} says Enforce and {', '.join(self.by)} excludes it: it is not"
-            " deleted, and the cluster waits until one of them changes"
+            f"enforced by TeardownPolicy {', '.join(self.enforced_by)}, but excluded by TeardownPolicy"
+            f" {', '.join(self.by)}: it is not deleted, and the cluster waits; change one of them"
         )
 
 

@@ -235,8 +235,8 @@ def _entry(item: DrainedObject, exclusion: rules.Exclusion | None, decision: Dra
 
 def _warnings(decision: DrainDecision, unproven: Sequence[DrainedObject]) -> list[str]:
     return [
-        f"{item.ref} has no finalizer that shows when it is cleaned up outside the cluster: it is deleted, and named in"
-        f" the ledger; set settle in the drain of {decision.effort_from} to wait instead"
+        f"{item.ref} has no finalizer that shows when it is cleaned up outside the cluster: it is deleted, and the"
+        f" ledger names it; to wait instead, set settle in the drain of {decision.effort_from}"
         for item in unproven
     ]
 

@@ -294,7 +294,11 @@ class PairController(Controller[str]):
 
     def _report_ambiguous(self, member: Cluster, pairs: Iterable[Pair]) -> None:
         names = ", ".join(f"{pair.namespace}/{pair.name}" for pair in pairs)
-        message = f"Clusters {names} have the kube-system uid of this member: the deletion of each waits for its Works"
+        message = (
+            f"Clusters {names} of Cluster API lead to this member, by the uid of its kube-system namespace: the"
+            " deletion of"
+            " each waits for the Works of the member; correct the kubeconfig of the wrong ones"
+        )
         ref = ref_of(CLUSTERS, member.metadata)
         log.warning("several clusters have the identity of a member", cluster=ref.name, why=message)
         regarding = Regarding(CLUSTERS.api_version, CLUSTERS.kind, ref.name, ref.uid)

@@ -106,7 +106,9 @@ async def join(
     except (Exception, asyncio.CancelledError) as error:
         if left := await work.take_back():
             told = str(error) or "interrupted"
-            raise UnwindError(f"{told}; left behind: {', '.join(left)}", remedy="run join again to resume") from error
+            raise UnwindError(
+                f"{told}; left behind: {', '.join(left)}", remedy="run `unwind join` again to resume"
+            ) from error
         raise
     return Joined(name=options.name, id=found.identity, done=tuple(work.done))
 
@@ -230,7 +232,10 @@ class _Work:
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
                 return made
-            raise UnwindError(f"cannot join {options.name}: another join of it is running", remedy="retry")
+            raise UnwindError(
+                f"cannot join {options.name}: another join of it is running",
+                remedy="wait for it, then run `unwind join` again",
+            )
         patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
         written = await self._home.patch(SECRETS, options.name, patch, namespace=options.namespace)
         self._report(self._home, SECRETS, written, JoinResult.CHANGED)
@@ -259,7 +264,10 @@ class _Work:
                 self._home, CLUSTERS, join_objects.member_cluster(options, connection, identity=self._found.identity)
             )
             if made is None:
-                raise UnwindError(f"cannot join {options.name}: another join of it is running", remedy="retry")
+                raise UnwindError(
+                    f"cannot join {options.name}: another join of it is running",
+                    remedy="wait for it, then run `unwind join` again",
+                )
             await self._refuse_twins(msgspec.convert(made, Cluster))
             return await self._strategy_once(made)
         body = join_objects.member_cluster(options, connection, identity=self._found.identity)
@@ -320,7 +328,7 @@ class _Work:
         except AlreadyExistsError:
             return None
         except (UnreachableError, asyncio.CancelledError):
-            self._unsure.append(f"{self._called(client, resource, body)} (may exist: its creation was not answered)")
+            self._unsure.append(f"{self._called(client, resource, body)} (may exist: the API server did not answer)")
             raise
         self._made.append((client, resource, made))
         self._report(client, resource, made, JoinResult.CREATED)
@@ -359,7 +367,7 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
     except (ApiError, UnreachableError) as error:
         raise UnwindError(
             f"cannot join {options.name} to the control plane at {home.connection.server}: {error}",
-            remedy="fix this, then run `unwind join` again",
+            remedy="check --kubeconfig and --context, then run `unwind join` again",
         ) from error
     cluster = join_objects.existing_member(options, clusters, identity=identity, server=member.connection.server)
     made = join_objects.member_objects(options, home=uid)

@@ -162,18 +162,23 @@ def existing_member(options: JoinOptions, clusters: Iterable[Cluster], *, identi
             found = item
         elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
             raise UnwindError(
-                f"this cluster is already joined as {name}",
+                f"cannot join {options.name}: this cluster is already joined as {name}",
                 remedy=f"unjoin {name} first, or use that name",
             )
     if found is None:
         return None
     if found.spec.id != identity:
         which = f"cluster {found.spec.id}" if found.spec.id else "a cluster without an id"
-        raise UnwindError(f"the name {options.name} is taken by {which}", remedy="use another name")
+        raise UnwindError(f"cannot join {options.name}: the name is taken by {which}", remedy="use another name")
     if found.metadata.terminating:
-        raise UnwindError(f"{options.name} is being unjoined", remedy="wait until it is gone, then join again")
+        raise UnwindError(
+            f"cannot join {options.name}: it is being unjoined", remedy="wait until it is gone, then join again"
+        )
     if found.spec.sync_mode != ClusterSyncMode.PUSH:
-        raise UnwindError(f"{options.name} is already joined in {found.spec.sync_mode} mode", remedy="unjoin it first")
+        raise UnwindError(
+            f"cannot join {options.name}: it is already joined in {found.spec.sync_mode} mode",
+            remedy="unjoin it first (`unwind unjoin`)",
+        )
     return found
 
 

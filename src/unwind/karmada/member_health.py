@@ -40,7 +40,7 @@ def unlooked(cluster: Cluster) -> MemberHealth | None:
         return MemberHealth(
             ready=None,
             reason=Reason.PULL_MODE,
-            message="the member is in pull mode: its agent manages it, and Unwind does nothing",
+            message="the member is in pull mode: its Karmada agent manages it, and Unwind does nothing",
         )
     return MemberHealth(
         ready=None,

@@ -254,7 +254,12 @@ class _Unjoin:
                 )
                 for work in works
             }
-            raise Again(f"waiting for {len(works)} Works", until=self._again, after=_LOOK_AGAIN, code=Reason.HELD)
+            raise Again(
+                f"waiting for {len(works)} Works on member {member.name}",
+                until=self._again,
+                after=_LOOK_AGAIN,
+                code=Reason.HELD,
+            )
 
     def _say(self, what: Waiting | Failed) -> None:
         if isinstance(what, Failed):

@@ -204,7 +204,7 @@ class Renewing:
         return found if found and JOINED_LABEL in (found.labels or {}) else None
 
     def _log_failed(self, cluster: Cluster, error: UnwindError) -> None:
-        note = f"cannot renew the token of the member: {error}"
+        note = f"cannot renew the token of member {cluster.metadata.name}: {error}; will retry"
         self._recorder.report(_regarding(cluster), Reason.FAILED, note, action="Renew", type="Warning")
         log.warning("member token renewal failed, will retry", cluster=cluster.metadata.name, why=str(error))
 

@@ -131,7 +131,9 @@ class UnjoinCleanup:
         except NotFoundError:
             return  # the record was deleted after its end was read from the server
         if found.metadata.uid == self._teardown.metadata.uid and not found.finished:
-            raise UnwindError(f"Teardown {found.metadata.name} is not finished")
+            raise UnwindError(
+                f"cannot complete the unjoin: Teardown {found.metadata.name} is not finished", remedy="will retry"
+            )
 
     async def _take_away(self) -> None:
         here = self._target.ref
@@ -231,7 +233,9 @@ class UnjoinCleanup:
         else:
             left = self._teardown.status.release
             why = self._let_go or (
-                (left.reason, left.message, left.by) if left else (Reason.TARGET_GONE, "its Cluster is gone", "unwind")
+                (left.reason, left.message, left.by)
+                if left
+                else (Reason.TARGET_GONE, "the member Cluster was deleted before its objects were removed", "unwind")
             )
             await carrying.abandon(*why)
         inventories = self._means.inventories

@@ -74,10 +74,14 @@ def unjoin_conditions(
             wanted[type_] = (there.reason, there.message)
     plan = teardown.spec.plan if teardown else None
     if isinstance(cluster.removal, Unknown) and plan:
-        message = f"removeStrategy: {cluster.removal}; the removal continues as planned"
+        message = f"removeStrategy: {cluster.removal}; the unjoin continues as planned when it began"
         wanted[ConditionType.UNKNOWN_VALUE] = (Reason.UNKNOWN_VALUE, message)
     if remove_strategy.raised(cluster, plan, works):
-        message = "removeStrategy was Needless when the unjoin began: the plan is frozen, and objects stay"
+        message = (
+            "removeStrategy was Needless when the unjoin began, so the objects on the member stay: a later change has"
+            " no"
+            " effect"
+        )
         wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
     under_way = teardown and not teardown.finished
     found = (*failing(teardown.status.blockers if teardown and under_way else (), now=now), *blockers)

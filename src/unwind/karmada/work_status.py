@@ -76,7 +76,7 @@ def suspended(status: WorkStatus, *, now: datetime) -> WorkStatus:
         type=ConditionType.DISPATCHING,
         status=False,
         reason=Reason.SUSPENDED_DISPATCHING,
-        message="spec.suspendDispatching is set; nothing is applied to the member until it is unset",
+        message="spec.suspendDispatching is true: nothing is applied to the member until it is set to false",
         now=now,
     )
     return msgspec.structs.replace(status, conditions=conditions)

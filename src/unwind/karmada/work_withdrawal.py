@@ -192,7 +192,9 @@ class Withdrawing:
         if not all(item.done for item in items(chunks)):
             for member in {chunk.spec.member.object.uid for chunk in chunks}:
                 if await self._torn_down(member):
-                    await self._writer.wait_for(work, f"waiting for Teardown {member} of the member")
+                    await self._writer.wait_for(
+                        work, f"waiting for the unjoin of the member (Teardown {member}); see `unwind status`"
+                    )
                     return _LOOK_AGAIN
             gone = Reason.TARGET_GONE, "the member was unjoined before the removal was verified", "unwind"
             it = self._begin(work, None, Manner.FORGET, gone)

@@ -134,7 +134,7 @@ def test_an_object_that_one_policy_excludes_and_another_enforces_holds() -> None
     found = rules.excluded(both, rules.decisions(both)["loadBalancers"], {"keep": "yes"})
     assert found
     assert (found.by, found.enforced_by) == (("b",), ("a",))
-    assert "a says Enforce and b excludes it" in found.conflict
+    assert "enforced by TeardownPolicy a, but excluded by TeardownPolicy b:" in found.conflict
     alone = [policy("a", load_balancers="Enforce", exclude=keep)]
     found = rules.excluded(alone, rules.decisions(alone)["loadBalancers"], {"keep": "yes"})
     assert found
