@@ -291,7 +291,7 @@ async def test_a_request_is_refused_if_nothing_allows_it(it: RequestScene) -> No
     await it.policy("leave", {"loadBalancers": "Leave"})
     assert "no TeardownPolicy drains anything" in await _refused(it)
     await it.policy("prod", ENFORCE)
-    assert ", but excluded by TeardownPolicy " in await _refused(it)
+    assert ", but left in place by TeardownPolicy " in await _refused(it)
     await it.forget_policies()
     await it.policy("prod", ENFORCE)
     assert "the feature drain is not installed" in await _refused(it, installed=False)

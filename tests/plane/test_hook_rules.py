@@ -209,7 +209,7 @@ async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployme
 async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: profiles.ProfileScene) -> None:
     await scene.profile("web", policyRefs=[], helmCharts=[chart("web", "1.0.0", "http://127.0.0.1:1")])
     async with answering(scene.client) as asked:
-        await asked.until_held("helm binary is not installed", Hook.BEFORE_CLUSTER_CREATE, new_cluster(scene))
+        await asked.until_held("helm program is not installed", Hook.BEFORE_CLUSTER_CREATE, new_cluster(scene))
 
 
 # When its control plane answers for the first time

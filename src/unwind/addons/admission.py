@@ -125,7 +125,7 @@ def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes, *, gate
     same = sum(other.metadata.name == meta.name for other in caches.clusters.all())
     status = f"{meta.namespace}/{meta.name}" if same > 1 else meta.name
     if not caches.ready:
-        return f"its add-ons are not known yet; follow with: unwind status {status}"
+        return f"Unwind is starting and does not know its add-ons yet; follow with: unwind status {status}"
     found = [item for item in caches.summaries.cache.by("cluster", cluster_key(target)) if is_on_cluster(item, target)]
     steps = [
         step_of(summary)

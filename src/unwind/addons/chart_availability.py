@@ -79,7 +79,11 @@ class ChartAvailability:
         If there is no answer within so many seconds: the previous error, or LOOKING.
         """
         if self._helm is None:
-            return "cannot look up the chart: the helm binary is not installed; install it in the manager's image"
+            return (
+                "cannot look up the chart: the helm program is not installed; use the image of Unwind, or install Helm"
+                " 3"
+                " where the manager runs"
+            )
         answer = self._known(where)
         if answer is None:
             asked = self._asked.setdefault(where, asyncio.Event())

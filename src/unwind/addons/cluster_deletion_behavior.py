@@ -54,6 +54,10 @@ def said_of(summary: ClusterSummary) -> tuple[TeardownNotice, ...]:
         summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
         and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
     ):
-        message = f"the API server does not serve clusterDeletionBehavior; {profile}: using {behaves.value}"
+        message = (
+            f"the API server does not serve clusterDeletionBehavior of {profile}, so its last value {behaves.value}"
+            " applies;"
+            " run `unwind install` to add the field"
+        )
         return (TeardownNotice(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
     return ()

@@ -110,7 +110,10 @@ def matching_profiles(
         summary = taken if taken and own and _is_of(taken, target) and not taken.metadata.terminating else None
         refused = _refused(key, profile, profiles)
         if taken and not own:
-            refused = f"its ClusterSummary name is in use by {cluster_summaries.profile_of(taken)}"
+            refused = (
+                f"the name of its ClusterSummary is in use by {cluster_summaries.profile_of(taken)}; rename one of"
+                " the profiles"
+            )
         found.append(ProfileState(key=key, profile=profile, summary=summary, refused=refused))
     return sorted(found, key=lambda profile: profile.key)
 

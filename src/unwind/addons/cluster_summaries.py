@@ -247,7 +247,7 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
         if one is None:
             told.append(f"{need} is not on this cluster")
         elif one.metadata.terminating:
-            told.append(f"{need} is being withdrawn from this cluster")
+            told.append(f"{need} is being removed from this cluster")
         elif not provisioned(one) and one.metadata.uid not in landed:
             told.append(f"{need} is not Provisioned")
     return told
@@ -272,13 +272,13 @@ def unbacked(summary: ClusterSummary, profile: SeenProfile | None, target: Addon
     """
     key, cluster = profile_of(summary), cluster_of(summary)
     if misplaced(summary):
-        return f"the ClusterSummary is in namespace {summary.metadata.namespace}, but {cluster} is not"
+        return f"the ClusterSummary is in namespace {summary.metadata.namespace}, but {cluster} is not; delete it"
     if key is None:
-        return "the ClusterSummary is not owned by a profile"
+        return "the ClusterSummary is not owned by a profile; delete it, because a profile creates its own"
     if profile is None:
         return f"{key} does not exist"
     if profile.metadata.uid != owner_uid(summary):
-        return f"{key} does not own the ClusterSummary: its uid is another one"
+        return f"{key} does not own the ClusterSummary: it was created again, with another uid"
     if target is None:
         return f"{cluster} does not exist"
     if not matching.matches(key, profile.spec, target):

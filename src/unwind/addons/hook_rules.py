@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 _STARTING = Wait("Unwind is starting and has not read all objects yet; Cluster API asks again", 1)
-_NAMELESS = Wait("the request names no Cluster uid", 10)
+_NAMELESS = Wait("the request of Cluster API names no Cluster uid; Cluster API asks again", 10)
 _KINDS = {resource.kind: resource for resource in (CONFIG_MAPS, SECRETS)}
 _AT_ONCE = 8
 # Seconds reserved for the rest of the request after the chart lookups.

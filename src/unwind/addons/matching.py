@@ -81,7 +81,10 @@ def misread(selector: LabelSelector) -> list[str]:
     for requirement in selector.match_expressions:
         operator, values = requirement.operator, requirement.values
         if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            told.append(f"clusterSelector: unknown operator {operator!r} for key {requirement.key}")
+            told.append(
+                f"clusterSelector: unknown operator {operator!r} for key {requirement.key} (valid: In, NotIn, Exists,"
+                " DoesNotExist)"
+            )
         elif bool(values) != (operator in ("In", "NotIn")):
             fault = "takes no values" if values else "needs values"
             told.append(f"clusterSelector: operator {operator} for key {requirement.key} {fault}")
@@ -114,11 +117,14 @@ def misnamed(key: ProfileKey, spec: ProfileSpec) -> list[str]:
     for reference in spec.cluster_refs:
         named = f"{reference.kind} {reference.name}"
         if type_of(reference) is None:
-            told.append(f"clusterRefs: {named} (apiVersion {reference.api_version or 'missing'}) is not a cluster kind")
+            told.append(
+                f"clusterRefs: {named} (apiVersion {reference.api_version or 'missing'}) is not a Cluster of Cluster"
+                " API or a SveltosCluster"
+            )
         elif key.namespace and reference.namespace not in ("", key.namespace):
             told.append(
                 f"clusterRefs: {named} is in namespace {reference.namespace}; a Profile matches only its own namespace"
             )
         elif not key.namespace and not reference.namespace:
-            told.append(f"clusterRefs: {named} has no namespace")
+            told.append(f"clusterRefs: {named} has no namespace; set it")
     return told

@@ -239,7 +239,9 @@ class ProfileController(Controller[ProfileKey]):
             ):
                 # `a-capi-b` on `c`, and `a` on `b-capi-c`: Sveltos gives both summaries the same name.
                 self._taken[pair] = (
-                    f"ClusterSummary {namespace}/{name} for {pair.cluster}: name in use by another profile or cluster"
+                    f"cannot create ClusterSummary {namespace}/{name} for {pair.cluster}: the name is in use for"
+                    " another profile or"
+                    " cluster; rename the profile"
                 )
                 self._queue.add(pair.profile)
             self._caches.summaries.take(found)

@@ -138,12 +138,14 @@ class SummarySteps(FollowedSource):
             return step
         try:
             left = await self._moved.adopt_all(target, summary)
-            why = f"Helm releases are not adopted yet: {', '.join(left)}" if left else ""
+            why = f"will retry Helm releases {', '.join(left)}" if left else ""
         except UnwindError as error:
             why = str(error)
         if not why or step.draft.effort is not Effort.ENFORCE:
             return step
-        message = f"{step.draft.name} has objects from before the cluster was moved here: {why}"
+        message = (
+            f"the cluster was moved here, and objects of {step.draft.name} from before that are not adopted yet: {why}"
+        )
         notice = TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.MOVED, message)
         return msgspec.structs.replace(step, said=(*step.said, notice))
 
@@ -154,7 +156,10 @@ class SummarySteps(FollowedSource):
             if pause and step.draft.effort is Effort.ENFORCE:
                 yield f"{step.draft.name} blocks: {pause.message}"
             elif pause:
-                yield f"the objects of {step.draft.name} are left: {pause.object} is paused"
+                yield (
+                    f"the objects of {step.draft.name} are left in place: {pause.object} is paused; unpause it to have"
+                    " them removed"
+                )
 
     def _pause(self, ref: ObjectRef) -> StepPause | None:
         summary = self._caches.summaries.cache.get(Key(ref.namespace, ref.name))

@@ -260,18 +260,24 @@ class SummaryController(Controller[Key]):
             await self._record_effort(summary)
         if target.paused:
             # Before anything else: the status must tell it if the cluster is moved while no manager runs.
-            self._writer.wait(summary, Reason.CLUSTER_PAUSED, f"{target} is paused")
+            self._writer.wait(
+                summary, Reason.CLUSTER_PAUSED, f"{target} is paused: nothing is deployed until it is unpaused"
+            )
             return
         if paused:
-            self._writer.wait(summary, Reason.PAUSED, f"{key} is paused")
+            self._writer.wait(summary, Reason.PAUSED, f"{key} is paused: nothing is deployed until it is unpaused")
             return
         if differs:
             # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))
-            self._writer.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
+            self._writer.wait(
+                summary, Reason.WAITING, f"waiting for the manager to copy the current spec of {key} here"
+            )
             return
         if not target.ready:
-            self._writer.wait(summary, Reason.NOT_READY, f"{target} is not ready")
+            self._writer.wait(
+                summary, Reason.NOT_READY, f"{target} is not ready yet: its control plane is not initialized"
+            )
             return
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):

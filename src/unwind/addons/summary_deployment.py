@@ -297,7 +297,11 @@ class DeploymentTask:
     async def _helm(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """Install charts one by one, in the profile's order; a failure does not stop the others."""
         if self._shared.helm is None:
-            trouble = "the helm binary is not installed" if self._charts else ""
+            trouble = (
+                "the helm program is not installed: use the image of Unwind, or install Helm 3 where the manager runs"
+                if self._charts
+                else ""
+            )
             return msgspec.structs.replace(done, results=(*done.results, self._result(FeatureID.HELM, trouble)))
         if self.dry_run:
             told = [await self._preview(self._shared.helm, member, chart) for chart in self._charts]

@@ -99,16 +99,22 @@ class SummaryWithdrawal:
         elif target and target.paused:
             # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
             self.interrupt(summary)
-            self._writer.wait(summary, Reason.CLUSTER_PAUSED, f"{target} is paused")
+            self._writer.wait(
+                summary, Reason.CLUSTER_PAUSED, f"{target} is paused: nothing is removed until it is unpaused"
+            )
             self._records.hold(self._recorded(summary, target), paused=True)
         elif pause := pause_of(summary, self._caches.profile_of_summary(summary)):
             self.interrupt(summary)
-            self._writer.wait(summary, Reason.PAUSED, f"{cluster_summaries.profile_of(summary)} is paused")
+            self._writer.wait(
+                summary,
+                Reason.PAUSED,
+                f"{cluster_summaries.profile_of(summary)} is paused: nothing is removed until it is unpaused",
+            )
             self._records.hold(self._recorded(summary, target), pause.blocker)
         else:
             withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):
-                message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
+                message = f"stopMatchingBehavior {withdraws}; nothing is removed until the profile is corrected"
                 self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
                 held = self._recorded(summary, target)
                 author = "the author of the profile"
@@ -121,7 +127,7 @@ class SummaryWithdrawal:
                     # It comes next: prepare it now.
                     self._begin(summary, target, Manner.REMOVE, free=False)
                 named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                why = f"waiting for removal of dependents: {named}"
+                why = f"waiting for the removal of the profiles that depend on it: {named}"
                 self._writer.wait(summary, Reason.WAITING, why, for_order=True)
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
@@ -262,7 +268,9 @@ class SummaryWithdrawal:
                 # If it was paused, the status keeps that: it may have been moved (`SummarySteps.was_paused`). If the
                 # Teardown tells about the step, the step source copies it.
                 if not told and not (target is None and cluster_summaries.cluster_paused(summary)):
-                    self._writer.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
+                    self._writer.wait(
+                        summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster; see `unwind status`"
+                    )
                 return
         await self._writer.set_finalizer(summary, wanted=False)
 

@@ -141,7 +141,10 @@ def _against(it: AddOn, to: list[str]) -> Iterator[str]:
     for text in to:
         version = version_number(text)
         if isinstance(version, Unknown):
-            yield f"cannot check whether {it.profile} supports {text!r}: not a version"
+            yield (
+                f"cannot check whether {it.profile} supports Kubernetes {text!r}, which is not a version; correct the"
+                " version of the Cluster"
+            )
         elif not supported.has(version):
             yield (
                 f"{it.profile} supports Kubernetes {it.versions.strip()}, not {text}; update the add-on and its "

@@ -203,7 +203,7 @@ def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> 
         if reference.deployment_type == DeploymentType.LOCAL and key.kind == PROFILES.kind:
             # The author of a Profile in one namespace would create objects in the management cluster with our
             # permissions.
-            yield f"policyRefs[{place}].deploymentType Local in a Profile"
+            yield f"policyRefs[{place}].deploymentType Local in a Profile (use Remote, or a ClusterProfile)"
 
 
 class HeldProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,12 +271,16 @@ def profile_conditions(
             Reason.FIELD_NOT_SERVED,
             ""
             if served
-            else "the API server does not serve spec.clusterDeletionBehavior; the last known value applies",
+            else "the API server does not serve spec.clusterDeletionBehavior, so its last known value applies; run"
+            " `unwind install` to add the field",
         ),
         (
             ConditionType.PAUSED,
             Reason.PAUSED,
-            f"annotation {SVELTOS_PAUSED_ANNOTATION} is set; nothing is deployed, changed or removed" if paused else "",
+            f"annotation {SVELTOS_PAUSED_ANNOTATION} is set: nothing is deployed, changed or removed until it is"
+            " removed"
+            if paused
+            else "",
         ),
     ]
     faults = [(ConditionType.GATE_NOT_AVAILABLE, unavailable)]
@@ -402,7 +406,10 @@ def unarmed(clusters: Iterable[AddonTarget], why_not: Callable[[str], GateFault 
     return GateFault(told[0][0].reason, message)
 
 
-_NO_CLASS = GateFault(Reason.NO_CLUSTER_CLASS, "Cluster API calls no deletion hook for a Cluster without ClusterClass")
+_NO_CLASS = GateFault(
+    Reason.NO_CLUSTER_CLASS,
+    "Cluster API calls no deletion hook for a Cluster without ClusterClass; choose a gate for it in a TeardownPolicy",
+)
 _NO_HOOK = GateFault(Reason.NO_DELETION_HOOK, "deleting a SveltosCluster only ends its management and removes nothing")
 
 

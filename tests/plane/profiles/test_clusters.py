@@ -46,7 +46,10 @@ async def test_nothing_is_deployed_to_a_cluster_that_is_paused_or_not_ready(scen
         ready = {"status": {"ready": True}}
         await scene.client.patch(SVELTOS_CLUSTERS, "edge", ready, namespace=scene.namespace, subresource="status")
         waits = await scene.until_summary("web", lambda it: bool(it.status.dependencies), "waiting")
-        assert waits.status.dependencies == f"SveltosCluster {scene.namespace}/edge is paused"
+        assert (
+            waits.status.dependencies
+            == f"SveltosCluster {scene.namespace}/edge is paused: nothing is deployed until it is unpaused"
+        )
         assert await scene.on_member() == {}
         await scene.client.patch(SVELTOS_CLUSTERS, "edge", {"spec": {"paused": False}}, namespace=scene.namespace)
         await scene.until_provisioned("web")
@@ -103,7 +106,7 @@ async def test_a_deleted_cluster_is_left_to_its_teardown(scene: ProfileScene) ->
         await scene.edit("web", config_map(scene.namespace, "a", color="blue"))
         await scene.profile("new", "other")
         await scene.delete_profile("web")
-        told = f"waiting for Teardown {uid} of the cluster"
+        told = f"waiting for Teardown {uid} of the cluster; see `unwind status`"
         held = await scene.until_summary(
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )
@@ -144,7 +147,7 @@ async def test_a_cluster_deleted_during_a_withdrawal_is_left_to_its_teardown(sce
         found = await scene.client.get(CLUSTERS, name, namespace=scene.namespace)
         uid = found["metadata"]["uid"]
         await scene.client.delete(CLUSTERS, name, uid=uid, namespace=scene.namespace)
-        told = f"waiting for Teardown {uid} of the cluster"
+        told = f"waiting for Teardown {uid} of the cluster; see `unwind status`"
         await scene.until_summary(
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )

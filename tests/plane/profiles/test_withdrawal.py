@@ -86,7 +86,7 @@ async def test_a_profile_that_others_depend_on_waits_for_them_and_reports_it(sce
         await scene.until_provisioned("base", "top")
         await scene.delete_profile("base")
         waits = await scene.until_summary("base", lambda it: bool(it.status.dependencies), "waiting")
-        told = f"waiting for removal of dependents: ClusterProfile {scene.called('top')}"
+        told = f"waiting for the removal of the profiles that depend on it: ClusterProfile {scene.called('top')}"
         assert waits.status.dependencies == told
         assert set(await scene.on_member()) == {"base", "top"}
         await scene.delete_profile("top")

@@ -109,7 +109,7 @@ async def test_several_requests_at_once_ask_once() -> None:
 
 async def test_without_helm_no_chart_is_said_to_be_there() -> None:
     async with looking(None, StillClock()) as charts:
-        assert "the helm binary is not installed" in await charts.why_not(WEB, within=10)
+        assert "the helm program is not installed; use the image of Unwind" in await charts.why_not(WEB, within=10)
 
 
 async def test_while_nobody_looks_no_chart_is_said_to_be_there() -> None:

@@ -112,7 +112,9 @@ def test_a_profile_whose_summary_cannot_have_its_name_is_refused() -> None:
         foreign.metadata, owner_references=(msgspec.structs.replace(owner, name="another"),)
     )
     [one] = found(shop, summaries=(msgspec.structs.replace(foreign, metadata=metadata),))
-    assert one.refused == "its ClusterSummary name is in use by ClusterProfile another"
+    assert one.refused == (
+        "the name of its ClusterSummary is in use by ClusterProfile another; rename one of the profiles"
+    )
     assert one.add_on.features is None
 
 

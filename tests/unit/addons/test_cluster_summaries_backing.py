@@ -72,7 +72,7 @@ def test_a_profile_backs_the_summary_that_it_owns_on_a_cluster_that_it_selects()
         (summary(), profile(), TARGET, "is not owned by a profile"),
         (summary(owner(group="example.dev")), profile(), TARGET, "is not owned by a profile"),
         (summary(owner()), None, TARGET, "ClusterProfile web does not exist"),
-        (summary(owner("forged")), profile(), TARGET, "its uid is another one"),
+        (summary(owner("forged")), profile(), TARGET, "it was created again, with another uid"),
         (summary(owner()), profile(), None, "Capi cluster fleet/one does not exist"),
         (summary(owner()), profile(cluster_selector=LabelSelector()), TARGET, "does not select Capi cluster fleet/one"),
     ],

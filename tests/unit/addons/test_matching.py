@@ -57,8 +57,14 @@ def test_a_selector_means_what_it_means_to_kubernetes(selector: LabelSelector, s
 @pytest.mark.parametrize(
     ("selector", "told"),
     [
-        (requires("env", "in", "prod"), "clusterSelector: unknown operator 'in' for key env"),
-        (requires("env", "Gt", "3"), "clusterSelector: unknown operator 'Gt' for key env"),
+        (
+            requires("env", "in", "prod"),
+            "clusterSelector: unknown operator 'in' for key env (valid: In, NotIn, Exists, DoesNotExist)",
+        ),
+        (
+            requires("env", "Gt", "3"),
+            "clusterSelector: unknown operator 'Gt' for key env (valid: In, NotIn, Exists, DoesNotExist)",
+        ),
         (requires("env", "In"), "clusterSelector: operator In for key env needs values"),
         (
             requires("missing", "DoesNotExist", "x"),
@@ -86,8 +92,8 @@ def test_a_reference_that_means_nothing_is_told() -> None:
         Reference(api_version="lib.projectsveltos.io/v1beta1", kind="SveltosCluster", name="edge"),
     )
     assert validation.objections(WIDE, ProfileSpec(cluster_refs=references)).mistaken == (
-        "clusterRefs: Cluster prod-7 (apiVersion apps/v1) is not a cluster kind",
-        "clusterRefs: SveltosCluster edge has no namespace",
+        "clusterRefs: Cluster prod-7 (apiVersion apps/v1) is not a Cluster of Cluster API or a SveltosCluster",
+        "clusterRefs: SveltosCluster edge has no namespace; set it",
     )
 
 
@@ -155,7 +161,9 @@ def test_what_is_not_supported_yet_is_told_and_so_is_what_was_never_heard_of() -
 def test_a_profile_may_not_put_things_into_the_management_cluster() -> None:
     spec = ProfileSpec(policy_refs=(PolicyRef(kind="ConfigMap", name="a", deployment_type="Local"),))
     assert validation.objections(WIDE, spec).unsupported == ()
-    assert validation.objections(NARROW, spec).unsupported == ("policyRefs[0].deploymentType Local in a Profile",)
+    assert validation.objections(NARROW, spec).unsupported == (
+        "policyRefs[0].deploymentType Local in a Profile (use Remote, or a ClusterProfile)",
+    )
 
 
 def test_a_profile_reads_nothing_outside_of_its_namespace() -> None:
