@@ -201,7 +201,10 @@ async def test_more_objects_than_were_allowed_are_refused_by_the_manager_as_well
     async with manager(room.client, home):
         refused = await room.teardown(lambda it: it.finished, "finished")
     assert refused.phase is Phase.REFUSED
-    assert refused.status.blocked_by == "2 objects would be deleted, but the limit is 1"
+    assert (
+        refused.status.blocked_by
+        == "2 objects would be deleted, but the limit is 1 (--max-objects); list them with `unwind plan`"
+    )
     assert room.deleted() == []
 
 

@@ -211,8 +211,9 @@ async def test_only_the_manager_changes_a_request_and_only_its_requester_takes_i
             await writer.client.delete(TEARDOWNS, name, uid=uid)
         async with manager(room.client, home):
             assert (
-                await ended(room.client, name)
-            ).status.blocked_by == "1 objects would be deleted, but the limit is 0"
+                (await ended(room.client, name)).status.blocked_by
+                == "1 objects would be deleted, but the limit is 0 (--max-objects); list them with `unwind plan`"
+            )
     deleting = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete"]}
     await room.client.patch(CLUSTER_ROLES, tenant.name, {"rules": [ASKING, deleting]})
     await eventually(lambda: allowed(tenant.client, deleting, ""), "the right to delete")

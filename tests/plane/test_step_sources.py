@@ -192,7 +192,7 @@ async def test_a_step_whose_source_does_not_run_is_held_by_name_until_it_does(it
     await it.unblock()
     async with manager(it.client):
         held = await it.teardown(_is_held_at("db"), "held for its source")
-        assert "no step source for kind ConfigMap" in held.status.blocked_by
+        assert "the running manager has no feature for kind ConfigMap" in held.status.blocked_by
         assert _states(held)["ConfigMap/db"] == StepState.REMOVING
     async with manager(it.client, sources=(ListedSteps,)):
         assert await it.objects() == {"disk-0", "disk-1"}

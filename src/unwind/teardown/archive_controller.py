@@ -226,7 +226,8 @@ class ArchiveController(Controller[Key]):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except TimeoutError:
             error = ArchiveError(
-                f"cannot use the archive {self._directory.path}: it did not answer in {_PATIENCE:.0f}s"
+                f"cannot use the archive {self._directory.path}: it did not answer in {_PATIENCE:.0f}s",
+                remedy="check the volume; will retry",
             )
         except ArchiveError as failed:
             error = failed

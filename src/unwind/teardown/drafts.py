@@ -65,7 +65,7 @@ class Lost(msgspec.Struct, frozen=True, order=True):
         message = (
             f"{self.owner} was deleted, but {self.objects} objects that it deployed on this cluster remain: "
             f"{policy}, so nothing is removed from this cluster; "
-            f"to release the cluster, set annotation {FORCE_RELEASE_ANNOTATION}"
+            f"to release the cluster, use `unwind release` (annotation {FORCE_RELEASE_ANNOTATION})"
         )
         return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
 
@@ -95,7 +95,7 @@ def orphaned(plan: Plan | None) -> tuple[TeardownNotice, ...]:
             ConditionType.OWNER_GONE,
             Reason.OWNER_GONE,
             f"{step.object} was deleted, but {step.objects} objects that it deployed remain; they do not block the"
-            " deletion and are left: see the ledger",
+            " deletion and stay: see `unwind ledger`",
         )
         for step in (plan.steps if plan else ())
         if step.name == lost_step(step.object)
@@ -220,8 +220,8 @@ def misunderstood(target: ClusterTarget) -> tuple[TeardownNotice, ...]:
     """A notice for each annotation of the target that has an unknown value."""
     notices = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)
-    if deadline is not None and isinstance(annotation_values.parse_duration(deadline), Unknown):
-        message = f"annotation {DEADLINE_ANNOTATION} is {deadline!r}, which is not a duration: no deadline applies"
+    if deadline is not None and isinstance(parsed := annotation_values.parse_duration(deadline), Unknown):
+        message = f"annotation {DEADLINE_ANNOTATION}: {parsed}, so no deadline applies"
         notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     if isinstance(word, Unknown):

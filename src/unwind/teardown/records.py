@@ -188,7 +188,7 @@ class TeardownRecords:
                 plan = plan and msgspec.structs.replace(plan, warnings=(*plan.warnings, why))
         raise UnwindError(
             f"cannot create the Teardown of {target}: every name is taken by a Teardown that the manager did not write",
-            remedy=f"delete the Teardowns with label {SET_ASIDE_LABEL}",
+            remedy=f"see the audit log for their author, then run `kubectl delete teardowns -l {SET_ASIDE_LABEL}`",
         )
 
     async def _planned(self, found: Teardown, plan: Plan, terms: PolicyTerms | None) -> Teardown:
@@ -226,7 +226,10 @@ class TeardownRecords:
     async def _set_aside(self, teardown: Teardown) -> str:
         """Label a Teardown that has the name of one of our records but is not genuine; return the warning about it."""
         meta = teardown.metadata
-        why = f"Teardown {meta.name} was not written by this manager, or was changed since, and is ignored"
+        why = (
+            f"Teardown {meta.name} was not written by this manager, or was changed since, and is ignored; see the"
+            f" audit log for its author, then run `kubectl delete teardown {meta.name}`"
+        )
         if SET_ASIDE_LABEL not in meta.labels:
             mark = {"labels": {SET_ASIDE_LABEL: "true"}, "annotations": {SET_ASIDE_ANNOTATION: why}}
             await self._client.patch(TEARDOWNS, meta.name, {"metadata": {"uid": meta.uid} | mark})
@@ -236,7 +239,6 @@ class TeardownRecords:
                 uid=meta.uid,
                 target=str(teardown.spec.target),
                 why=why,
-                remedy=f"see the audit log for its author, then run `kubectl delete teardown {meta.name}`",
             )
             regarding = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
             self._recorder.report(regarding, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from unwind.removal.deletion_scope import DeletionScope
 
 
+_AGAIN = "delete this Teardown and request the deletion with `unwind delete`"
+
+
 class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request is refused."""
 
@@ -100,8 +103,8 @@ def invalid_request(teardown: Teardown) -> str:
     """Why a request cannot be for exactly one object; empty if it is (pure)."""
     name, ref = teardown.metadata.name, teardown.spec.target
     if not name.startswith(REQUEST_PREFIX):
-        return f"the name of a requested Teardown must begin with {REQUEST_PREFIX}; delete it and request it again"
-    return "" if ref.uid and ref.name else "spec.target must have a name and a uid"
+        return f"the name of a requested Teardown must begin with {REQUEST_PREFIX}; {_AGAIN}"
+    return "" if ref.uid and ref.name else f"spec.target must have a name and a uid; {_AGAIN}"
 
 
 def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
@@ -110,11 +113,14 @@ def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
     `said`: the resource by which the API server authorized the request.
     """
     if said != resource.plural:
-        return f"annotation {RESOURCE_ANNOTATION} is {said!r}, but the resource of {ref.kind} is {resource.plural!r}"
+        return (
+            f"annotation {RESOURCE_ANNOTATION} is {said!r}, but the resource of {ref.kind} is {resource.plural!r};"
+            f" {_AGAIN}"
+        )
     if resource.namespaced and not ref.namespace:
-        return f"{ref.kind} is namespaced, but spec.target.namespace is empty"
+        return f"{ref.kind} is namespaced, but spec.target.namespace is empty; {_AGAIN}"
     if ref.namespace and not resource.namespaced:
-        return f"{ref.kind} is cluster-scoped, but spec.target.namespace is {ref.namespace!r}"
+        return f"{ref.kind} is cluster-scoped, but spec.target.namespace is {ref.namespace!r}; {_AGAIN}"
     return ""
 
 
@@ -130,5 +136,9 @@ def exceeds(limit: str | None, objects: int) -> str:
     try:
         allowed = int(limit)
     except ValueError:
-        return f"annotation {MAX_OBJECTS_ANNOTATION} is {limit!r}, which is not a number"
-    return f"{objects} objects would be deleted, but the limit is {allowed}" if objects > allowed else ""
+        return f"annotation {MAX_OBJECTS_ANNOTATION} is {limit!r}, which is not a number; {_AGAIN}"
+    return (
+        f"{objects} objects would be deleted, but the limit is {allowed} (--max-objects); list them with `unwind plan`"
+        if objects > allowed
+        else ""
+    )

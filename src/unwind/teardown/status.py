@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api import meta as conditions_
+from unwind.api.annotation_values import OnDeadline
 from unwind.api.meta import ObjectRef, with_condition, without_condition
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import (
@@ -40,7 +41,7 @@ UNPAUSES = "the user who paused it"
 WRITES_POLICIES = "the users who may write these policies"
 _DECIDES: dict[str, str] = {Reason.PAUSED: UNPAUSES, Reason.POLICY_CONFLICT: WRITES_POLICIES}
 """Who ends a pause, by its reason."""
-UNSEALED = "objects removed; the inventory is not sealed yet"
+UNSEALED = "all objects are removed; Unwind completes their record"
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +268,7 @@ def _conditions(
         ConditionType.PLANNED: (
             plan is not None,
             "Planned" if plan else Reason.UNKNOWN_VALUE,
-            "; ".join(plan.warnings) if plan else "no plan: a value that it depends on is unknown",
+            "; ".join(plan.warnings) if plan else "the plan cannot be made: the condition UnknownValue says why",
         ),
         ConditionType.COMPLETE: (phase is Phase.COMPLETE, phase.value, _ended(phase, view)),
     }
@@ -277,16 +278,25 @@ def _conditions(
         wanted[ConditionType.PAUSED] = (True, Reason.PAUSED, blockers[0].message)
     elif conditions_.find(conditions, ConditionType.PAUSED):
         # Kept: a deadline starts at the time of this transition.
-        wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if set, starts at this transition")
+        wanted[ConditionType.PAUSED] = (False, "Unpaused", "unpaused; a deadline counts from this transition")
     if broken:
         wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
     if not view.gated and teardown.spec.gate not in (Gate.MACHINES, Gate.ADMISSION):
         message = (
-            "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal"
+            "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the"
+            " removal;"
+            " to hold such Clusters, choose a gate in a TeardownPolicy"
         )
         wanted[ConditionType.GATE_NOT_AVAILABLE] = (True, Reason.NO_CLUSTER_CLASS, message)
     if view.overdue:
-        message = f"deadline of {teardown.spec.deadline} exceeded; on-deadline is {teardown.spec.on_deadline}"
+        then = (
+            "it is released"
+            if teardown.spec.on_deadline == OnDeadline.RELEASE
+            else "it stays blocked: resolve what blocks it, or release it"
+        )
+        message = (
+            f"deadline of {teardown.spec.deadline} exceeded; on-deadline is {teardown.spec.on_deadline}, so {then}"
+        )
         wanted[ConditionType.DEADLINE_EXCEEDED] = (True, Reason.DEADLINE, message)
     unreachable = [blocker for blocker in blockers if blocker.reason == Reason.UNREACHABLE]
     if unreachable:
@@ -331,7 +341,7 @@ def _ended(phase: Phase, view: TeardownProgress) -> str:
     ending = words.get(phase, "")
     if phase is Phase.CANCELLED:
         return ending
-    return f"{ending}; {left} objects were left behind, see the ledger" if ending and left else ending
+    return f"{ending}; {left} objects were left behind, see `unwind ledger`" if ending and left else ending
 
 
 def _first(blockers: tuple[Blocker, ...]) -> str:

@@ -302,7 +302,10 @@ class _Held:
 
     def __init__(self, context: StepContext) -> None:
         owner = context.step.object
-        message = f"cannot remove {owner}: no step source for kind {owner.kind} runs; enable its feature"
+        message = (
+            f"cannot remove {owner}: the running manager has no feature for kind {owner.kind}; run it with all"
+            " installed features"
+        )
         self.waits = {owner: Failed(message, Reason.HELD, Severity.ERROR, Pace.SLOW)}
         self._changed = context.changed
 

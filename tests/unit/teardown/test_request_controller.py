@@ -57,9 +57,17 @@ def test_the_plan_is_one_step_that_is_never_given_up() -> None:
     [
         (None, 1000, ""),
         ("10", 10, ""),
-        ("10", 11, "11 objects would be deleted, but the limit is 10"),
-        ("0", 1, "1 objects would be deleted, but the limit is 0"),
-        ("many", 1, "annotation unwind.dev/max-objects is 'many', which is not a number"),
+        ("10", 11, "11 objects would be deleted, but the limit is 10 (--max-objects); list them with `unwind plan`"),
+        ("0", 1, "1 objects would be deleted, but the limit is 0 (--max-objects); list them with `unwind plan`"),
+        (
+            "many",
+            1,
+            (
+                "annotation unwind.dev/max-objects is 'many', which is not a number; delete this Teardown and request"
+                " the"
+                " deletion with `unwind delete`"
+            ),
+        ),
     ],
 )
 def test_more_than_allowed_is_refused_and_so_is_a_limit_that_is_no_number(

@@ -178,7 +178,10 @@ def test_what_nobody_can_hold_and_what_took_too_long_are_said() -> None:
     assert word(told, ConditionType.GATE_NOT_AVAILABLE) == ("True", "NoClusterClass")
     found = meta.find(told.conditions, ConditionType.DEADLINE_EXCEEDED)
     assert found
-    assert found.message == "deadline of 30m exceeded; on-deadline is Hold"
+    assert (
+        found.message
+        == "deadline of 30m exceeded; on-deadline is Hold, so it stays blocked: resolve what blocks it, or release it"
+    )
 
 
 def test_a_cycle_that_was_broken_is_named() -> None:
