@@ -268,7 +268,7 @@ class UnknownValue(Rule):
     """An unknown value of a deletion policy blocks until it is corrected."""
 
     object_name = "unknown"
-    reported: ClassVar[tuple[str, ...]] = ("the delete policy 'kepp' is not known",)
+    reported: ClassVar[tuple[str, ...]] = ("its delete policy 'kepp' is not known",)
 
     async def before(self) -> None:
         await self.way.patch(self.object_name, {"annotations": {DELETE_POLICY_ANNOTATION: "kepp"}})

@@ -177,13 +177,14 @@ async def _believed(outcome: Outcome, end: End, ctx: DeleteContext, obj: Object)
         return outcome
     if not isinstance(outcome, Gone):
         raise PermanentError(
-            f"a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept; fix its code"
+            f"cannot delete {ctx.ref}: a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept",
+            remedy="see its package in `unwind deleters`, install a corrected version, and restart the manager",
         )
     if not (ctx.entry.ended or ctx.absent):
         sighting = await end.sighting(ctx, obj)
         if not sighting.absent:
             raise PermanentError(
                 f"a deleter reports that {ctx.ref} is gone, but {sighting.why}",
-                remedy="fix the deleter (`unwind deleters` lists them): it must return Gone only for an absent object",
+                remedy="see its package in `unwind deleters`, install a corrected version, and restart the manager",
             )
     return outcome

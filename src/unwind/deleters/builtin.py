@@ -83,9 +83,9 @@ async def keep_by_policy(ctx: DeleteContext, obj: Object, next: DeleteFunc[Objec
     ruling = effective_policy(annotated(obj), namespace=annotated(namespace) if namespace else None, default=ctx.policy)
     if isinstance(ruling.policy, Unknown):
         raise PermanentError(
-            f"cannot delete {ctx.ref}: the delete policy {ruling.policy} (set by {ruling.by})",
+            f"cannot delete {ctx.ref}: its delete policy {ruling.policy}",
             reason=Reason.UNKNOWN_VALUE,
-            remedy=f"use one of {', '.join(DeletePolicy)}",
+            remedy=f"correct {ruling.by}",
         )
     if ruling.policy is DeletePolicy.MANAGE:
         return await next(ctx, obj)

@@ -56,7 +56,7 @@ def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteF
         except msgspec.ValidationError as error:
             raise PermanentError(
                 f"cannot delete {ctx.ref}: {name} cannot decode it as {model.__name__}: {error}",
-                remedy=f"correct the object, or {model.__name__} in the deleter",
+                remedy=f"correct the object, or install a version of the package of {name} that can read it",
             ) from None
         return await delete(ctx.within(name), read, onward)
 

@@ -159,7 +159,9 @@ async def verified_absent(end: End, ctx: DeleteContext, obj: Object) -> str:
     """How it is known that the external resource of an object is absent. Raises if it is not absent, or unknown."""
     seen = await end.sighting(ctx, obj)
     if not seen.absent:
-        raise TransientError(f"cannot remove the finalizers of the operator from {ctx.ref}: {seen.why}")
+        raise TransientError(
+            f"cannot remove the finalizers of the operator from {ctx.ref}: {seen.why}", remedy="will retry"
+        )
     return seen.why or "its external resource is verified absent"
 
 
@@ -208,7 +210,10 @@ class ExternalEnd:
                 again.code = Reason.EXTERNAL_RESOURCE
             raise
         if not isinstance(outcome, Gone | Kept):
-            raise PermanentError(f"{self._end.name} returned {outcome!r} instead of Gone or Kept; fix its code")
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: plugin {self._end.name} returned {outcome!r} instead of Gone or Kept",
+                remedy="install a corrected version of its package, and restart the manager",
+            )
         return outcome
 
     async def _release(self, ctx: DeleteContext, obj: Object, held: tuple[str, ...]) -> Object:
@@ -231,7 +236,7 @@ class ExternalEnd:
         try:
             written = await ctx.client.revise(ctx.resource, obj, without_finalizers(obj, held))
         except ConflictError:
-            raise Again(f"waiting for a new decision: {ctx.ref} has changed since it was read", after=0) from None
+            raise Again(f"will retry: {ctx.ref} was changed meanwhile", after=0) from None
         except NotFoundError:
             return obj  # whether it is absent is verified below
         ctx.log.info("finalizer of an operator removed", finalizers=list(held), why=why)

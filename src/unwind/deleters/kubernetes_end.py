@@ -117,7 +117,7 @@ class KubernetesEnd:
             return None
         except ConflictError:
             if (await self.sighting(ctx, obj)).presence is Presence.PRESENT:
-                raise Again(f"waiting for a new decision: {ctx.ref} has changed since it was read", after=0) from None
+                raise Again(f"will retry: {ctx.ref} was changed meanwhile", after=0) from None
             return None
 
 

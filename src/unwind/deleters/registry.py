@@ -202,7 +202,7 @@ class DeleterRegistry:
             raise PermanentError(
                 f"two deleters have the same name: {who}",
                 reason=Reason.HELD,
-                remedy="rename one of them, because memos are stored by name",
+                remedy="uninstall one of their packages, or rename one of the deleters",
             )
         return links
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind.api.names import ADOPT_ANNOTATION
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.deleters.deletion import pause
 from unwind.deploy import owner_marks
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 # A busy object, such as a Deployment during a rollout, may have changed between read and write.
 _TRIES = 4
-FOREIGN = "it already exists and is not managed by Unwind"
+FOREIGN = (
+    "it already exists and is not managed by Unwind; delete it, or adopt it with the annotation"
+    f' {ADOPT_ANNOTATION}: "true" on the profile or Work'
+)
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +183,8 @@ def _terminating(uid: str = "", *, adopted: bool = False) -> Contact:
 
 def _taken(it: LiveMarks) -> Contact:
     tier = "" if it.is_work else f" (tier {it.tier})"
-    message = f"managed by {it.profile or 'another profile'}{tier}"
+    lower = "" if it.is_work else ", or use a lower tier here"
+    message = f"managed by {it.profile or 'another profile'}{tier}; remove it from one of them{lower}"
     return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
 
 

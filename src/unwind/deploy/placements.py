@@ -163,7 +163,10 @@ def _placed(
 ) -> PlacedObject | Misplaced:
     resource = known.get((manifest.group, manifest.version, manifest.kind))
     if resource is None:
-        why = f"the cluster does not serve {manifest.kind} of {manifest.body['apiVersion']} ({manifest.place})"
+        why = (
+            f"the cluster does not serve {manifest.kind} of {manifest.body['apiVersion']} ({manifest.place}); install"
+            " its CRD there"
+        )
         return Misplaced(_ref(manifest), source, why, unserved=True)
     found = _object(resource, manifest.body, source, manifest.place)
     if within and found.ref.namespace != within:

@@ -105,7 +105,7 @@ class Chains:
         try:
             await write_entry(self._client, wanted)
         except (ApiError, UnreachableError) as error:
-            told = f"cannot record the kept {ref} in the ledger: {error}"
+            told = f"cannot record in the ledger that {ref} is kept: {error}; will retry"
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
         return outcome
 

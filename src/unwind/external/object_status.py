@@ -151,7 +151,7 @@ class Reports:
     async def left_to_others(self, ref: ObjectRef, obj: Object) -> None:
         """Report that other finalizers remain, if they do."""
         if finalizers := obj["metadata"].get("finalizers"):
-            told = f"the external resource of {ref} is done; waiting for finalizers {', '.join(finalizers)}"
+            told = f"the external resource of {ref} is deleted or kept; waiting for finalizers {', '.join(finalizers)}"
             await self.condition(obj, ReadyCondition(Reason.DELETING, told, Severity.INFO))
 
     async def condition(self, obj: Object, said: ReadyCondition) -> str:

@@ -223,7 +223,7 @@ def _told(error: UnwindError) -> str:
             case 401 | 403:
                 return f"{error}; grant the manager permission to list it: run `unwind install`"
             case 404:
-                return f"{error}; the resource is not served: retry, or serve its version"
+                return f"{error}; its kind is not served: retry, or set served: true for a version of its CRD"
             case 503:
                 return f"{error}; retry, or repair the server of this API"
     return f"{error}; retry"

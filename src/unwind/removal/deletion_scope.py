@@ -160,7 +160,7 @@ def divide(
     for content in (*first, target):
         ruling = builtin.effective_policy(content.metadata.annotations or {}, namespace=namespace)
         if isinstance(ruling.policy, Unknown):
-            held[content.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})", Reason.UNKNOWN_VALUE
+            held[content.metadata.uid] = f"its delete policy {ruling.policy} (set by {ruling.by})", Reason.UNKNOWN_VALUE
         elif ruling.policy is not DeletePolicy.MANAGE:
             message = f"its policy is {ruling.policy.value}"
             staying[content.metadata.uid] = f"{message} (set by {ruling.by})"

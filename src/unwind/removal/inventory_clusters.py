@@ -33,7 +33,8 @@ async def member_of(fleet: Members, chunk: Inventory, target: ClusterTarget | No
         async with fleet.management() as member:
             if member.system_uid != where.system_uid:
                 raise UnwindError(
-                    f"cannot remove Local objects: they are on another management cluster ({where.system_uid})",
+                    "cannot remove objects with deploymentType Local: they are on another management cluster"
+                    f" ({where.system_uid})",
                     remedy=f"remove them there, then delete Inventory {chunk.metadata.name}",
                 )
             yield member

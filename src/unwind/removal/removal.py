@@ -411,7 +411,13 @@ class Removal:
                 self._forget_waits(late)
                 late = found
                 for content in late[:BLOCKERS_SHOWN]:
-                    self._set_wait(ref_to(content), Waiting(f"{content} was created after the deletion of {ref} began"))
+                    self._set_wait(
+                        ref_to(content),
+                        Waiting(
+                            f"{content} was created after the deletion of {ref} began and is not deleted yet; see"
+                            " `unwind why`"
+                        ),
+                    )
         finally:
             self._forget_waits(late)
 

@@ -152,7 +152,8 @@ class StepSurvey:
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
         if len(ours) < len(intended) and (seconds := fencing.unsettled()):
             raise Again(
-                "waiting for the replica that owned this shard before: it may still create objects", after=seconds
+                "waiting until the replica of the manager that worked on this before can create no more objects",
+                after=seconds,
             )
         return ours
 

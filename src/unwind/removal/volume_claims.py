@@ -81,9 +81,9 @@ def known(policy: VolumePolicy | Unknown) -> VolumePolicy:
     """The policy. Raises TransientError if it is unknown: then nothing is deleted."""
     if isinstance(policy, Unknown):
         raise TransientError(
-            f"nothing is deleted: annotation {VOLUMES_ANNOTATION} is invalid: {policy}",
+            f"nothing is deleted: annotation {VOLUMES_ANNOTATION}: {policy}",
             reason=Reason.UNKNOWN_VALUE,
-            remedy=f"use {VolumePolicy.DELETE} or {VolumePolicy.RETAIN}",
+            remedy="correct the annotation",
         )
     return policy
 

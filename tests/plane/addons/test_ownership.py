@@ -40,7 +40,10 @@ async def test_an_object_of_another_owner_is_neither_changed_nor_deleted(site: A
     for ours in (CREATED, UNCHANGED):
         report = await site.deploy(owner, ref)
         assert outcomes(report) == {"it": CONFLICT, "ours": ours}
-        assert message(report, "it") == "it already exists and is not managed by Unwind"
+        assert message(report, "it") == (
+            "it already exists and is not managed by Unwind; delete it, or adopt it with the annotation"
+            ' unwind.dev/adopt: "true" on the profile or Work'
+        )
     assert list(await site.entries(owner)) == ["ours"]
     await site.remove(owner)
     assert (await site.get("it"))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
@@ -98,7 +101,10 @@ async def test_the_former_owner_reports_the_conflict_and_drops_its_entry(site: A
     await site.deploy(second, ref)
     report = await site.deploy(first, ref)
     assert outcomes(report) == {"it": CONFLICT}
-    assert message(report, "it") == "managed by ClusterProfile second (tier 50)"
+    assert (
+        message(report, "it")
+        == "managed by ClusterProfile second (tier 50); remove it from one of them, or use a lower tier here"
+    )
     assert await site.entries(first) == {}
     assert (await site.entries(second))["it"].state == EntryState.CONFIRMED
 

@@ -66,7 +66,8 @@ async def test_other_finalizers_do_not_delay_the_deletion_and_are_reported(bucke
         found = await buckets.until("shared", lambda it: "theirs" in ready(it).get("message", ""))
     assert found["metadata"]["finalizers"] == ["example.dev/theirs"]
     assert (
-        ready(found)["message"] == f"the external resource of {ref} is done; waiting for finalizers example.dev/theirs"
+        ready(found)["message"]
+        == f"the external resource of {ref} is deleted or kept; waiting for finalizers example.dev/theirs"
     )
 
 

@@ -29,7 +29,10 @@ async def test_a_profile_that_loses_an_object_reports_it_and_deploys_it_again_wh
         await scene.profile("second", "two", tier=50)
         await scene.until_provisioned("second")
         failed = await scene.until_summary("first", lambda it: feature(it) == "Failed", "Failed")
-        said = f"managed by ClusterProfile {scene.called('second')} (tier 50)"
+        said = (
+            f"managed by ClusterProfile {scene.called('second')} (tier 50); remove it from one of them, or use a"
+            " lower tier here"
+        )
         assert message(failed).endswith(said)
         assert (await scene.on_member())["a"]["data"]["by"] == "second"
         await scene.delete_profile("second")

@@ -125,7 +125,7 @@ async def test_an_intended_object_is_looked_for_again_after_the_former_owners_la
             return None
 
         running = asyncio.ensure_future(Fences(Unsettled(clock, 40)).around(remove, str)("shard"))
-        await told.until("may still create objects")
+        await told.until("can create no more objects")
         # The request that the former owner had sent arrives.
         metadata = {"name": "late", "namespace": room, "labels": {OWNER_LABEL: scene.owner.uid}}
         await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})

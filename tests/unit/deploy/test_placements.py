@@ -39,7 +39,7 @@ def test_a_namespace_on_what_has_none_is_dropped() -> None:
 def test_a_kind_that_is_not_served_is_told() -> None:
     [one] = place([source(manifest("a"))], []).misplaced
     assert one.unserved
-    assert one.why == "the cluster does not serve ConfigMap of v1 (document a)"
+    assert one.why == "the cluster does not serve ConfigMap of v1 (document a); install its CRD there"
 
 
 def test_a_kind_that_the_sources_define_is_known() -> None:

@@ -193,7 +193,7 @@ async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_er
             ServerAnswer(403, b'{"kind":"Status","code":403,"message":"you may not"}'),
             "grant the manager permission to list it",
         ),
-        (ServerAnswer(404, b"404 page not found\n"), "serve its version"),
+        (ServerAnswer(404, b"404 page not found\n"), "set served: true for a version of its CRD"),
         (ServerAnswer(500, b"conversion webhook failed"), "retry"),
         (ServerAnswer(503, b"service unavailable"), "repair the server of this API"),
         (ServerAnswer(200, b"<html>"), "cannot decode the response"),

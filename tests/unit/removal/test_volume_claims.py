@@ -65,7 +65,7 @@ def test_the_policy_is_read_from_annotations_and_an_unknown_word_holds() -> None
     for word in ("delete", "", "true"):
         policy = volume_policy({VOLUMES_ANNOTATION: word})
         assert isinstance(policy, Unknown)
-        with pytest.raises(TransientError, match=f"nothing is deleted: annotation {VOLUMES_ANNOTATION} is invalid: "):
+        with pytest.raises(TransientError, match=f"nothing is deleted: annotation {VOLUMES_ANNOTATION}: "):
             volume_claims.known(policy)
     assert volume_claims.known(DELETE) is DELETE
 

@@ -62,7 +62,7 @@ def delete_mode(obj: Object) -> DeleteMode:
             raise PermanentError(
                 f"cannot delete {obj['metadata']['name']}: deleteMode {mode}",
                 reason=Reason.UNKNOWN_VALUE,
-                remedy=f"use one of {', '.join(DeleteMode)}",
+                remedy=f"correct spec.deleteMode or the annotation {DELETE_MODE_ANNOTATION}",
             )
         if mode is not None:
             modes.add(mode)
@@ -145,7 +145,7 @@ async def _may_be_listed_later(ctx: DeleteContext, vault: _Vault) -> None:
     if first is None:
         await ctx.memo.put(_UNLISTED, now.isoformat())
     if first is None or now < datetime.fromisoformat(first) + _LISTED_WITHIN:
-        raise Again(f"waiting for {ctx.ref} to be listed among the deleted vaults", after=10)
+        raise Again(f"waiting for Azure to list {ctx.ref} among the deleted vaults", after=10)
 
 
 def _protected(id_: ArmId, properties: dict[str, Any]) -> Kept:

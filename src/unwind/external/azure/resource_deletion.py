@@ -270,7 +270,7 @@ class ArmEnd:
                 return msgspec.json.decode(kept, type=AzureTarget)
             except (msgspec.DecodeError, msgspec.ValidationError):
                 raise PermanentError(
-                    f"cannot decode the memo of {ctx.ref}",
+                    f"cannot decode what Unwind recorded in the annotations of {ctx.ref}",
                     reason=Reason.HELD,
                     remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
                 ) from None

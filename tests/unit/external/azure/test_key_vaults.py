@@ -82,7 +82,7 @@ async def test_a_vault_that_is_not_yet_among_the_deleted_ones_is_waited_for(azur
     for _ in range(2):
         waiting = await azure.enter(vault(), VAULTS, PURGING)
         assert isinstance(waiting, Waiting)
-        assert "to be listed among the deleted vaults" in waiting.reason
+        assert "waiting for Azure to list" in waiting.reason
         azure.clock.advance(10)
     assert isinstance(await azure.enter(vault(), VAULTS, PURGING), Waiting), "the purge has begun"
     assert isinstance(await azure.enter(vault(), VAULTS, PURGING), Gone)
