@@ -75,7 +75,10 @@ if TYPE_CHECKING:
 # A profile may be on a thousand clusters: this many are read, of the others only the Inventories.
 LOOKED_AT = 20
 _UNMANAGED = "deleting a SveltosCluster only ends its management: nothing is removed from the cluster"
-_NO_GATE = "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal"
+_NO_GATE = (
+    "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal; to"
+    " hold such Clusters, choose a gate in a TeardownPolicy"
+)
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,7 +384,7 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     ref = ref_of(resource, meta)
     refusals = await _by_label(places.here, ref, meta)
     if isinstance(withdraws, Unknown):
-        refusals.append(Told(ref, f"stopMatchingBehavior: {withdraws}, so nothing is withdrawn"))
+        refusals.append(Told(ref, f"stopMatchingBehavior: {withdraws}, so nothing is removed until it is corrected"))
     volumes = volume_policy(meta.annotations)
     if isinstance(volumes, Unknown) and withdraws is True:
         refusals.append(Told(ref, _unknown_volumes(volumes)))
@@ -490,7 +493,7 @@ def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterabl
     places = {cluster_summaries.cluster_of(summary) for summary in its}
     return tuple(
         f"{cluster_summaries.profile_of(summary)} on {cluster_summaries.cluster_of(summary)} depends on it and stays,"
-        " which blocks the withdrawal"
+        " which blocks the removal: delete that first"
         for summary in summaries
         if cluster_summaries.cluster_of(summary) in places and key in cluster_summaries.needs(summary)
     )

@@ -122,7 +122,11 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
             return f"{_LEFT}{excluded.message}"
         if owner:
             return f"deleted with {owner.ref}"
-        proof = "" if item.finalizer or decision.settle else "; nothing shows when it is cleaned up"
+        proof = (
+            ""
+            if item.finalizer or decision.settle
+            else "; no finalizer shows when it is cleaned up: set settle in the TeardownPolicy to wait for it"
+        )
         return f"deleted by step {rules.step_name(decision.name)} ({decision.effort.value}){proof}"
 
 

@@ -59,7 +59,7 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
         except UnwindError as error:
             # Not every user may list all handles of a namespace.
             refusals = [*(Told(it.ref, it.held) for it in found if it.held), *protected]
-            warnings.append(f"cannot check whether other handles depend on it: {error}")
+            warnings.append(f"cannot check whether other Kustomizations or HelmReleases depend on it: {error}")
         return _foreseen(found, cloud, refusals, warnings)
 
 
@@ -80,7 +80,7 @@ async def _protected(found: list[TreeHandle], *, home: str) -> list[Told]:
 def _warnings(found: list[TreeHandle]) -> Iterator[str]:
     root = found[0]
     if above := flux_inventory.parent_of(root.obj.metadata):
-        ends = "the deletion ends when that is suspended, or no longer contains it"
+        ends = f"the deletion ends when {above} is suspended, or no longer contains it"
         yield f"{above} would create {root.ref} again: {ends}"
     for it in found:
         if it.obj.metadata.terminating:

@@ -163,7 +163,7 @@ def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
     for item in seen.along:
         policy = builtin.effective_policy(item.metadata.annotations or {}).policy
         if isinstance(policy, Unknown) or policy is not DeletePolicy.MANAGE:
-            warned.append(f"the policy of {item} keeps it, but it is deleted with its owner")
+            warned.append(f"the delete policy of {item} keeps it, but Kubernetes deletes it with its owner")
     releases = {
         name
         for item in seen.going

@@ -46,19 +46,25 @@ def _of_kind(
         yield from _application(metadata, status)
     elif (group, kind) == (_FLEET_GROUP, "BundleDeployment"):
         if spec.get("paused") is True:
-            yield "spec.paused is true: Fleet changes nothing on the cluster"
+            yield "spec.paused is true: Fleet changes nothing on the cluster until it is false"
         if _mapping(spec.get("options")).get("keepResources") is True:
-            yield "spec.options.keepResources is true: Fleet leaves its objects on the cluster"
+            yield (
+                "spec.options.keepResources is true: Fleet leaves its objects on the cluster; to have them deleted,"
+                " set it to false"
+            )
 
 
 def _kustomization(spec: Mapping[str, Any]) -> Iterator[str]:
     policy = spec.get("deletionPolicy") or "MirrorPrune"
     if spec.get("suspend") is True:
-        yield "spec.suspend is true: Flux lets it go and leaves its objects"
+        yield "spec.suspend is true: Flux lets it go and leaves its objects; to have them deleted, resume it first"
     elif policy == "Orphan":
-        yield "spec.deletionPolicy is Orphan: Flux lets it go and leaves its objects"
+        yield (
+            "spec.deletionPolicy is Orphan: Flux lets it go and leaves its objects; to have them deleted, set it to"
+            " Delete"
+        )
     elif policy == "MirrorPrune" and spec.get("prune") is not True:
-        yield "spec.prune is false: Flux lets it go and leaves its objects"
+        yield "spec.prune is false: Flux lets it go and leaves its objects; to have them deleted, set it to true"
     elif policy == "WaitForTermination":
         yield (
             "spec.deletionPolicy is WaitForTermination: Flux waits for its objects until spec.timeout, and lets it go "
@@ -70,14 +76,16 @@ def _kustomization(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _helm_release(spec: Mapping[str, Any]) -> Iterator[str]:
     if spec.get("suspend") is True:
-        yield "spec.suspend is true: Flux lets it go and leaves its Helm release"
+        yield (
+            "spec.suspend is true: Flux lets it go and leaves its Helm release; to have it uninstalled, resume it first"
+        )
     if secret := _secret(spec):
         yield f"Flux needs Secret {secret} to reach its cluster; without it, Flux leaves its Helm release"
 
 
 def _application(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[str]:
     if not any(str(item).startswith(_ARGO_RESOURCES) for item in _list(metadata.get("finalizers"))):
-        yield f"it has no finalizer {_ARGO_RESOURCES}: Argo CD leaves its resources"
+        yield f"it has no finalizer {_ARGO_RESOURCES}: Argo CD leaves its resources; add it to have them deleted"
     annotations = _mapping(metadata.get("annotations"))
     waiting = [item for item in _list(status.get("resources")) if _mapping(item).get("requiresDeletionConfirmation")]
     if waiting and _ARGO_APPROVED not in annotations:
@@ -103,7 +111,7 @@ def _of_annotations(obj: Mapping[str, Any], metadata: Mapping[str, Any], spec: M
             "nothing waits for that"
         )
     if annotations.get(_CROSSPLANE_PAUSED) == "true":
-        yield f"annotation {_CROSSPLANE_PAUSED} is true: Crossplane does nothing until it is removed"
+        yield f"annotation {_CROSSPLANE_PAUSED} is true: Crossplane does nothing until the annotation is removed"
     if _MANAGED_RESOURCE in _list(metadata.get("finalizers")):
         policies = spec.get("managementPolicies")
         kept = isinstance(policies, list) and not {"*", "Delete"} & {str(item) for item in policies}

@@ -171,7 +171,7 @@ def _cannot_be_asked(name: str, webhook: Webhook | None, kubectl: Kubectl) -> Fi
     return Finding(
         reason=Reason.HELD,
         message=f"the webhook {name} does not support dry run, so its decision is unknown until the actual deletion",
-        actor=f"the owner of {webhook.behind if webhook else name}",
+        actor="nobody: only the actual DELETE shows what the webhook decides",
         remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
     )
 

@@ -130,7 +130,7 @@ def test_the_controller_of_a_deployers_finalizer_is_named_with_what_it_waits_for
             "s3.example.org",
             "Bucket",
             {"metadata": {"annotations": {"crossplane.io/paused": "true"}}},
-            "Crossplane does nothing until it is removed",
+            "Crossplane does nothing until the annotation is removed",
         ),
         (
             "s3.example.org",
