@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.local.plane import Plane
 
+AGAIN = "delete this Teardown and request the deletion with `unwind delete`"
 ASKING = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["create", "get", "list", "watch"]}
 WRITING = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["create", "get", "patch", "delete"]}
 EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
@@ -99,7 +100,9 @@ async def test_a_right_in_a_namespace_does_not_delete_another_namespace(room: Ro
     async with manager(room.client, home):
         refused = await ended(room.client, asked["metadata"]["name"])
     assert refused.phase is Phase.REFUSED
-    assert refused.status.blocked_by == f"Namespace is cluster-scoped, but spec.target.namespace is '{room.name}'"
+    assert (
+        refused.status.blocked_by == f"Namespace is cluster-scoped, but spec.target.namespace is '{room.name}'; {AGAIN}"
+    )
     found = await room.client.get(NAMESPACES, prod.name)
     assert "deletionTimestamp" not in found["metadata"]
 
@@ -140,7 +143,7 @@ async def test_the_resource_by_which_a_request_is_authorised_must_be_that_of_the
         async with manager(room.client, home):
             refused = await ended(room.client, asked["metadata"]["name"])
     assert refused.phase is Phase.REFUSED
-    said = f"annotation {RESOURCE_ANNOTATION} is 'configmaps', but the resource of Secret is 'secrets'"
+    said = f"annotation {RESOURCE_ANNOTATION} is 'configmaps', but the resource of Secret is 'secrets'; {AGAIN}"
     assert refused.status.blocked_by == said
     assert await room.there(SECRETS, "precious")
 

@@ -57,7 +57,7 @@ async def deleters(
         return
     _show(rows)
     for kinds, why in held.items():
-        console.err.print(f"[bold]blocked:[/] {kinds}: plugin failed to load ({why})")
+        console.err.print(f"[bold]blocked:[/] {kinds}: its plugin failed to load ({why}); fix or uninstall it")
     for kinds, why in skipped().items():
         console.err.print(f"[bold]skipped:[/] {kinds} ({escape(why)})")
 

@@ -50,19 +50,21 @@ def read_policy(file: Path) -> TeardownPolicy:
         raise UsageError(f"cannot read {file}: {error}") from error
     kind = (TEARDOWN_POLICIES.api_version, TEARDOWN_POLICIES.kind)
     if not isinstance(document, dict) or (document.get("apiVersion"), document.get("kind")) != kind:
-        raise UsageError(f"cannot read {file}: it is not one {kind[1]} of {kind[0]}")
+        raise UsageError(f"cannot read {file}: it does not contain exactly one {kind[1]} of {kind[0]}")
     try:
         policy = msgspec.convert(document, TeardownPolicy)
     except msgspec.ValidationError as error:
         raise UsageError(f"cannot read {file}: {error}") from error
     if not policy.metadata.name:
-        raise UsageError(f"cannot read {file}: metadata.name is missing")
+        raise UsageError(f"cannot read {file}: metadata.name is missing", remedy="add it")
     return policy
 
 
 def policy_table(seen: PolicyPreview) -> Group:
     """The preview as tables."""
-    parts: list[Any] = [Text(f"! {word}: would hold the clusters", style="bold red") for word in seen.unknown]
+    parts: list[Any] = [
+        Text(f"! {word}: would hold the clusters until it is corrected", style="bold red") for word in seen.unknown
+    ]
     chosen = counted(len(seen.clusters), "cluster")
     parts.append(Text(f"TeardownPolicy {seen.policy} selects {chosen}, and {seen.others} not."))
     if seen.clusters:

@@ -100,7 +100,9 @@ class Confirmations:
                 remedy="open the list again",
             )
         if (preview.action, preview.teardown.metadata.name) != (action, name):
-            raise NotAllowedError(f"cannot {action} Teardown {name}: another list was shown", remedy="open it again")
+            raise NotAllowedError(
+                f"cannot {action} Teardown {name}: another list was shown", remedy="open the list again"
+            )
         return preview
 
 
@@ -131,9 +133,15 @@ class Actions:
         """What an action would do, from fresh reads, and the value that confirms it."""
         teardown = await self._client.get(TEARDOWNS, name, type=Teardown)
         if possible(teardown) is not action:
-            raise UnwindError(f"cannot {action} {teardown.spec.title}: it is {teardown.phase}", remedy="see its page")
+            raise UnwindError(
+                f"cannot {action} {teardown.spec.title}: it is {teardown.phase}",
+                remedy="see its page for what it waits for",
+            )
         if lacking := await self._lacking(action, teardown):
-            raise NotAllowedError(f"cannot {action} {teardown.spec.title}: you may not {lacking}")
+            raise NotAllowedError(
+                f"cannot {action} {teardown.spec.title}: you may not {lacking}",
+                remedy="ask an administrator for the right",
+            )
         show = self._release_preview if action is Action.RELEASE else self._cancel_preview
         preview = await show(teardown)
         return preview, self._confirmations.shown(preview)
@@ -143,7 +151,8 @@ class Actions:
         preview = self._confirmations.taken(sent.confirmation, action, name)
         if sent.typed != preview.confirm:
             raise UsageError(
-                f"cannot {action} {preview.title}: the name is not {preview.confirm!r}", remedy="open it again"
+                f"cannot {action} {preview.title}: the name is not {preview.confirm!r}",
+                remedy="open the list again, and type it",
             )
         reason = sent.reason.strip()
         if not 0 < len(reason) <= REASON_LENGTH:

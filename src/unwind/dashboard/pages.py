@@ -237,7 +237,7 @@ def _gate(teardown: Teardown) -> str:
     if spec.cause != Cause.CLUSTER_DELETED:
         return ""
     if spec.gate in _GATES:
-        return f"not asked by a hook: {_GATES[spec.gate]}"
+        return f"Cluster API does not ask: {_GATES[spec.gate]}"
     told = deletion_gate.of_teardown(spec.target.uid, teardown)
     if isinstance(told, GateClosed):
         return f"wait, and ask again after {told.seconds} s: {told.message}"

@@ -137,7 +137,10 @@ class Dashboard:
             token = ""
         session = self._sessions.exchange(token)
         if session is None:
-            return JSONResponse({"error": "this address was used already, or is not valid"}, status_code=403)
+            return JSONResponse(
+                {"error": "this address was used already, or is not valid; run `unwind dashboard` again for a new one"},
+                status_code=403,
+            )
         self._exchanged()
         return JSONResponse({"session": session})
 

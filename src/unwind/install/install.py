@@ -126,7 +126,9 @@ async def install(
     if last in done:
         await _until_policies_in_effect(client, warn)
     if installed is not None and installed != setting.features:
-        warn(f"the features were {features.written(installed)}: restart the manager")
+        warn(
+            f"the features were {features.written(installed)} before: restart the manager, so that it runs the new ones"
+        )
     return done
 
 

@@ -49,7 +49,10 @@ async def release_on_members(client: Client, announce: Callable[[str], None]) ->
                         released += 1
                         announce(f"finalizer removed from {ref} on {teardown.spec.target}")
             except UnwindError as error:
-                failed.append(f"finalizer {names.Finalizer.HANDLE} of handles on {teardown.spec.target}: {error}")
+                failed.append(
+                    f"finalizer {names.Finalizer.HANDLE} of Kustomizations and HelmReleases on {teardown.spec.target}:"
+                    f" {error}"
+                )
     return released, failed
 
 

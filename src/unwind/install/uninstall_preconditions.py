@@ -45,7 +45,8 @@ async def refuse_enforced(client: Client, namespace: str) -> None:
         raise UnwindError(
             "cannot uninstall: objects are deployed that must be removed before their cluster is deleted:"
             f" {', '.join(found[:_SHOWN])}{more}",
-            remedy="withdraw them, or use --leave-addons: then no cluster waits for them, and nothing removes them",
+            remedy="delete the profiles or Works that deployed them and wait until they are gone, or use"
+            " --leave-addons: then no cluster waits for the objects, and nothing removes them",
         )
 
 

@@ -88,7 +88,13 @@ class Watchdog:
         module = responsible_module(frame, plugin_packages())
         self._why = f"the event loop was blocked by {module or 'unknown code'}"
         stack = "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame else ""
-        log.error("event loop blocked", module=module, seconds=round(blocked), stack=stack)
+        log.error(
+            "event loop blocked",
+            module=module,
+            seconds=round(blocked),
+            remedy="fix or uninstall this package, or report a bug if it is unwind",
+            stack=stack,
+        )
 
 
 def plugin_packages() -> frozenset[str]:

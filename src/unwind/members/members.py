@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LINGER = 30.0
 # The key of the management cluster; no digest equals it.
 _HOME = ""
-_SHUTTING_DOWN = "cannot open the member: the process is shutting down"
+_SHUTTING_DOWN = "cannot connect to the cluster: this process is shutting down"
 
 
 class _Shared:

@@ -149,7 +149,10 @@ def _with_orders(
             for name, those in added.items():
                 both[name] -= those
             names = ", ".join(knot)
-            warnings.append(f"order of policies contradicts other order and is not applied between these: {names}")
+            warnings.append(
+                "the order of TeardownPolicies contradicts other dependencies and is not applied between these:"
+                f" {names}; correct it"
+            )
     return {name: tuple(sorted(those)) for name, those in both.items()}, warnings
 
 

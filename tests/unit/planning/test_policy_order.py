@@ -52,7 +52,10 @@ def test_order_that_contradicts_a_deployer_is_not_applied_and_is_named() -> None
     made = plan(drafts, [[["web"], ["base"], ["db"], ["apps"]]])
     assert {step.name: step.wave for step in made.steps} == {"web": 1, "apps": 2, "db": 2, "base": 3}
     [warning] = made.warnings
-    assert warning == "order of policies contradicts other order and is not applied between these: apps, base, db"
+    assert warning == (
+        "the order of TeardownPolicies contradicts other dependencies and is not applied between these: apps, base, db;"
+        " correct it"
+    )
 
 
 def test_policies_that_contradict_each_other_order_nothing() -> None:

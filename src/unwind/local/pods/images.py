@@ -120,7 +120,10 @@ def _extract(layer: IO[bytes], directory: Path) -> None:
         check=False,
     )
     if ended.returncode:
-        raise UnwindError(f"cannot unpack an image into {directory}: {ended.stderr.decode(errors='replace').strip()}")
+        raise UnwindError(
+            f"cannot unpack an image into {directory}: {ended.stderr.decode(errors='replace').strip()}",
+            remedy="check the free disk space",
+        )
 
 
 def _blob(descriptor: Mapping[str, Any]) -> str:
@@ -134,5 +137,5 @@ def _json(files: tarfile.TarFile, name: str) -> Any:
 def _file(files: tarfile.TarFile, name: str) -> IO[bytes]:
     content = files.extractfile(name)
     if content is None:
-        raise UnwindError(f"cannot read an image: {name} is no file")
+        raise UnwindError(f"cannot read an image: {name} is no file", remedy="build the image again with `make image`")
     return content
