@@ -345,7 +345,9 @@ async def test_finalizers_can_be_removed_from_an_object_with_an_old_invalid_valu
     )
 
     read = await client.get(profiles, "old", namespace="default", type=sveltos.Profile)
-    assert str(read.spec.deletion) == "'Typo' is not known"
+    assert (
+        str(read.spec.deletion) == "'Typo' is not known (valid: LeavePolicies, RemovePolicies, EnforceRemovePolicies)"
+    )
     await client.patch(profiles, "old", {"metadata": {"labels": {"a": "b"}, "finalizers": None}}, namespace="default")
     with pytest.raises(ApiError, match="Unsupported value"):
         await client.patch(profiles, "old", {"spec": {"clusterDeletionBehavior": "Other"}}, namespace="default")

@@ -251,7 +251,7 @@ class Paused(Rule):
 class PrunedSuspendedWork(Paused):
     """Nothing is pruned while the Work is suspended."""
 
-    reported = "spec.suspendDispatching is set"
+    reported = "spec.suspendDispatching is true"
 
 
 class DeletedSuspendedWork(Paused):

@@ -140,7 +140,7 @@ def test_a_policy_that_does_not_name_the_namespace_of_a_handle_still_keeps_its_o
 @pytest.mark.parametrize(
     ("source", "word"),
     [
-        ({**FLUX, "suspended": "Purge"}, "suspended of source Flux: 'Purge' is not known"),
+        ({**FLUX, "suspended": "Purge"}, "suspended of source Flux: 'Purge' is not known (valid: Hold, Remove)"),
         (
             {"kind": "HelmReleaseProxy", "effort": "Enforce", "suspended": "Remove"},
             "source HelmReleaseProxy has suspended: Remove, which is only possible for Flux",
