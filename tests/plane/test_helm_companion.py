@@ -205,7 +205,7 @@ async def test_an_object_that_another_release_has_taken_over_stays_and_is_in_the
     assert await it.objects() == {"db-settings"}
     assert await user.secrets("db") == []
     name = f"ConfigMap {user.namespace}/db-settings"
-    message = f"taken over: it no longer carries Helm's mark for Release {user.namespace}/db"
+    message = f"taken over: it no longer has Helm's annotations for Release {user.namespace}/db"
     assert await _ledger(it, ended) == {name: message}
     await it.let_go()
 

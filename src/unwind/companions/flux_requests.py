@@ -45,13 +45,15 @@ class FluxReader:
             raise UnwindError(f"{failed.ref}: {failed.failed}")
         steps = [it.step for it in found]
         if twice := sorted({step for step in steps if steps.count(step) > 1}):
-            raise UnwindError(f"{', '.join(twice)} exists on several clusters", remedy="rename one of them")
+            raise UnwindError(
+                f"cannot delete {ref}: {', '.join(twice)} exists on several clusters", remedy="rename one of them"
+            )
         refused = await tree.refused() or [told for it in found for told in await _not_allowed(it)]
         return HandleScope(
             handles=tuple(_scoped(it, here) for it in found),
             refused=tuple(refused),
             warnings=tuple(
-                f"{it.step} lists {ref}, which does not carry its mark"
+                f"{it.step} lists {ref}, which does not have its labels, and is not removed with it"
                 for it in found
                 for ref in (it.snapshot.foreign if it.snapshot else ())
             ),

@@ -100,7 +100,10 @@ class FluxTree:
         needs = {flux.step_of(it) for it in rules.dependencies(obj, ref.kind)}
         found = self.handles[key] = TreeHandle(obj=obj, place=place, needs=needs | above, parent=parent)
         if len(self.handles) > _HANDLES:
-            raise UnwindError(f"cannot delete more than {_HANDLES} Kustomizations and HelmReleases at once")
+            raise UnwindError(
+                f"cannot delete more than {_HANDLES} Kustomizations and HelmReleases at once",
+                remedy="delete some of them first",
+            )
         try:
             found.member = await self._member_of(obj, place)
             found.snapshot = await self._snapshot(obj, found.member)
@@ -126,7 +129,7 @@ class FluxTree:
         if not secret or place is not self._here:
             raise UnwindError(
                 f"{reference(obj)} deploys on another cluster, whose kubeconfig is not in a Secret of this cluster",
-                remedy="use a kubeconfig of the cluster that it is on",
+                remedy="request its deletion with a kubeconfig of the cluster that it is on",
             )
         if (namespace, secret) not in self._connected:
             target = await secret_target(place.client, namespace, config)

@@ -408,8 +408,8 @@ class _OpenRemoval:
             if self._keeps:
                 return
             message = (
-                f"everything that {self._handle} deployed is gone, but {above} would create it again; remove it from"
-                " the source of that, or suspend that"
+                f"everything that {self._handle} deployed is gone, but {above} would create it again; suspend"
+                f" {above}, or remove {self._handle} from its source"
             )
             raise Again(message, until=await self._changes_of(above), after=LOOK_AGAIN, code=Reason.HELD)
         meta = msgspec.convert(handle["metadata"], ObjectMeta)

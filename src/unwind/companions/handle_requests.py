@@ -93,7 +93,7 @@ class NotInstalled(RequestSource):
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         del target, gone
-        message = f"the feature {self._feature.value} is not installed; add it with `unwind install --features`"
+        message = f"the feature {self._feature.value} is not installed; add it to `unwind install --features`"
         raise RefusedError(Reason.NO_RIGHT, message)
 
     def is_own(self) -> bool:
@@ -104,7 +104,9 @@ class NotInstalled(RequestSource):
 
     async def cancel(self, now: datetime) -> Cancellation:
         del now
-        raise UnwindError(f"the feature {self._feature.value} is not installed", remedy="install it")
+        raise UnwindError(
+            f"the feature {self._feature.value} is not installed", remedy="add it to `unwind install --features`"
+        )
 
 
 class HandleRequest(RequestSource):
@@ -145,7 +147,10 @@ class HandleRequest(RequestSource):
         async with self._deps.members.management() as here, AsyncExitStack() as stack:
             await request_refusals.check_target(teardown, here)
             if teardown.metadata.annotations.get(VOLUMES_ANNOTATION, VolumePolicy.RETAIN) != VolumePolicy.RETAIN:
-                message = f"annotation {VOLUMES_ANNOTATION} does not apply: the deployer of {ref} deletes its objects"
+                message = (
+                    f"annotation {VOLUMES_ANNOTATION} does not apply: the deployer of {ref} deletes its objects;"
+                    " request it again without the annotation"
+                )
                 raise RefusedError(Reason.INVALID_TARGET, message)
             try:
                 scope = await self._reader.scope(ref, stack)
@@ -163,7 +168,7 @@ class HandleRequest(RequestSource):
             mine = {it.handle.ref.uid for it in scope.handles}
             taken = [step.name for step in _running(other, but=self._teardown) if step.object.uid in mine]
             if taken:
-                message = f"{', '.join(taken[:_SHOWN])} is being deleted by Teardown {other.metadata.name}"
+                message = f"{', '.join(taken[:_SHOWN])} is being deleted by Teardown {other.metadata.name}; wait for it"
                 raise RefusedError(Reason.HELD, message)
         for it in scope.handles:
             request_refusals.check_protected(
@@ -244,7 +249,11 @@ class HandleRequest(RequestSource):
             return patch or None
 
         changed = await revise(place.client, self._reader.companion.resource(handle), found, change)
-        return [f"{handle} is as before"] if changed and not found["metadata"].get("deletionTimestamp") else []
+        return (
+            [f"{handle} is restored as it was before"]
+            if changed and not found["metadata"].get("deletionTimestamp")
+            else []
+        )
 
 
 def _running(other: Teardown, *, but: Teardown) -> Iterable[Step]:

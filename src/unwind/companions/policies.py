@@ -104,9 +104,12 @@ def unknown_words(policy: TeardownPolicy) -> list[str]:
         if isinstance(effort := Effort.read(source.effort), Unknown):
             found.append(f"effort of source {source.kind}: {effort}")
         if source.kind == SourceKind.HELM and source.selector is None:
-            found.append(f"source {SourceKind.HELM.value} has no selector")
+            found.append(f"source {SourceKind.HELM.value} has no selector; add one")
         if source.kind == SourceKind.WORK and effort in (Effort.TRY, Effort.LEAVE):
-            found.append(f"source {SourceKind.WORK.value} has the effort {source.effort}, but only Enforce is possible")
+            found.append(
+                f"source {SourceKind.WORK.value} has the effort {source.effort}, but only Enforce is possible; write"
+                " Enforce"
+            )
         if isinstance(suspended := Suspended.read(source.suspended), Unknown):
             found.append(f"suspended of source {source.kind}: {suspended}")
         elif suspended is Suspended.REMOVE and source.kind != SourceKind.FLUX:
@@ -133,7 +136,7 @@ def _unknown_in_drain(drain: PolicyDrain) -> list[str]:
         if isinstance(phase := DrainPhase.read(resource.phase), Unknown):
             found.append(f"phase of drain {resource.name}: {phase}")
         if resource.group in BUILT_IN_GROUPS or not resource.kind:
-            found.append(f"drain {resource.name}: built-in kinds cannot be drained")
+            found.append(f"drain {resource.name}: built-in kinds cannot be drained; remove it from resources")
     for name, text in (("", drain.settle), *((f" {resource.name}", resource.settle) for resource in drain.resources)):
         if text and isinstance(settle := parse_duration(text), Unknown):
             found.append(f"settle of drain{name}: {settle}")

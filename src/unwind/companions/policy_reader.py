@@ -124,9 +124,16 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
             missing = policies.enforced_sources(policy) - self.running
             if missing:
                 names = ", ".join(sorted(kind.value for kind in missing))
-                notices.append(_unknown(policy, f"the feature for source {names} is not installed"))
+                notices.append(
+                    _unknown(
+                        policy,
+                        f"the feature for source {names} is not installed, add it to `unwind install --features`",
+                    )
+                )
             if policies.enforces_drain(policy) and not self.drains:
-                notices.append(_unknown(policy, "the feature drain is not installed"))
+                notices.append(
+                    _unknown(policy, "the feature drain is not installed, add it to `unwind install --features`")
+                )
         return tuple(notices)
 
     @property

@@ -126,8 +126,10 @@ def _conditions(
     gates = [f"{cluster}: {cluster.conflict}" for cluster in clusters if cluster.conflict]
     if conflicts or gates:
         steps = _some(f"{item.step} on {item.cluster}" for item in conflicts)
-        messages = [f"policies want steps both enforced and left: {steps}"] if conflicts else []
-        messages += [f"policies choose different gates for {_some(gates)}"] if gates else []
+        messages = (
+            [f"TeardownPolicies both enforce and leave these steps: {steps}; change one of them"] if conflicts else []
+        )
+        messages += [f"TeardownPolicies choose different gates for {_some(gates)}"] if gates else []
         found[ConditionType.CONFLICT] = (True, Reason.POLICY_CONFLICT, "; ".join(messages))
     if still:
         message = (

@@ -124,7 +124,12 @@ def refused_proxies(proxy: HelmReleaseProxy, handle: Handle, others: Iterable[Ha
     if held := proxy_rules.why_held(proxy):
         found.append(Told(handle.ref, held))
     elif proxy_rules.strategy(proxy) is Strategy.INSTALL_ONCE:
-        found.append(Told(handle.ref, "has reconcileStrategy InstallOnce: CAAPH would leave its release"))
+        found.append(
+            Told(
+                handle.ref,
+                "has reconcileStrategy InstallOnce: CAAPH would leave its release; set it to Continuous first",
+            )
+        )
     return found + [
         Told(other.ref, f"depends on {handle.step}; delete it first")
         for other in others

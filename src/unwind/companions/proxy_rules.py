@@ -93,7 +93,10 @@ def with_history(proxy: HelmReleaseProxy, entries: Iterable[HandleEntry]) -> tup
 def why_held(proxy: HelmReleaseProxy) -> str:
     """Why CAAPH would not do its part if a proxy were deleted as it is; empty if it would."""
     if isinstance(strategy(proxy), Unknown):
-        return f"has the unknown reconcileStrategy {proxy.spec.reconcile_strategy!r}: nothing of it is removed"
+        return (
+            f"has the unknown reconcileStrategy {proxy.spec.reconcile_strategy!r}: nothing of it is removed until it"
+            " is Continuous or InstallOnce"
+        )
     if PAUSED_ANNOTATION in proxy.metadata.annotations:
         return f"is paused (annotation {PAUSED_ANNOTATION}): CAAPH would not uninstall its release; unpause it"
     if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
@@ -139,7 +142,7 @@ def why_unknown(proxy: HelmReleaseProxy) -> str:
     if not installed(proxy):
         return ""
     release = f"{proxy.spec.namespace}/{proxy.spec.release_name}"
-    return f"its release {release} is not on the cluster; what it deployed is not known"
+    return f"its release {release} is not on the cluster, so what it deployed is not known; look for it there"
 
 
 def warnings(proxy: HelmReleaseProxy, *, found: bool) -> Iterator[str]:

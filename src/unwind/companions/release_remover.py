@@ -399,7 +399,7 @@ def _keep_taken(release: ObjectRef, parts: Iterable[Entry]) -> Registration:
     async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
         if ctx.absent or not taken(obj):
             return await next(ctx, obj)
-        message = f"taken over: it no longer carries Helm's mark for {release}"
+        message = f"taken over: it no longer has Helm's annotations for {release}"
         ctx.log.info("object kept", why=message)
         return Kept(Reason.NOT_OURS, message, by="unwind")
 

@@ -264,7 +264,10 @@ def _warnings(handles: Iterable[Handle], found: Mapping[str, Snapshot], decision
     for handle in handles:
         warnings += warnings_of(handle, decisions.decide(handle))
         if foreign := found[handle.ref.uid].foreign:
-            warnings.append(f"{handle.step} lists objects that do not carry its mark: {_some(map(str, foreign))}")
+            warnings.append(
+                f"{handle.step} lists objects that do not have its labels, and are not removed with it:"
+                f" {_some(map(str, foreign))}"
+            )
     return warnings
 
 

@@ -248,7 +248,11 @@ def _fine(_: Any) -> None:
 
 
 def _span(value: Any) -> str | None:
-    return f"{value!r} is not a duration" if isinstance(annotation_values.parse_duration(str(value)), Unknown) else None
+    return (
+        f"{value!r} is not a duration (use one such as 5m or 1h30m)"
+        if isinstance(annotation_values.parse_duration(str(value)), Unknown)
+        else None
+    )
 
 
 def _cascades(value: Any) -> str | None:

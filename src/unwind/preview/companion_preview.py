@@ -227,7 +227,10 @@ def _steps(handles: Sequence[tuple[Handle, Snapshot]], decisions: Decisions) -> 
         decision = decisions.decide(handle)
         steps.append(step_of(handle, decision, objects=len(snapshot.entries)))
         warnings += warnings_of(handle, decision)
-        warnings += [f"{handle.step} lists {ref}, which does not carry its mark" for ref in snapshot.foreign]
+        warnings += [
+            f"{handle.step} lists {ref}, which does not have its labels, and is not removed with it"
+            for ref in snapshot.foreign
+        ]
     return SourceSteps(steps=tuple(steps), warnings=tuple(warnings), terms=decisions.terms)
 
 
@@ -295,7 +298,10 @@ def foreseen_handle(
     warnings = [
         *([f"it would be created again: {outlook.recreated}"] if outlook.recreated else []),
         *handle.warnings,
-        *(f"it lists {foreign}, which does not carry its mark" for foreign in snapshot.foreign),
+        *(
+            f"it lists {foreign}, which does not have its labels, and is not removed with it"
+            for foreign in snapshot.foreign
+        ),
     ]
     made = Plan(steps=(step,), waves=1, objects=len(going), warnings=tuple(warnings))
     itself = Entry(object=handle.ref, resource=handle.ref.kind.lower(), state=EntryState.CONFIRMED.value)

@@ -77,7 +77,7 @@ def foreseen(
     made, objects = staged(items, seen.cloud)
     warnings = [
         *(
-            f"{foreign} is in the release, but does not carry Helm's mark for it: it is not deleted"
+            f"{foreign} is in the release, but does not have Helm's annotations for it: it is not deleted"
             for foreign in snapshot.foreign
         ),
         *_hooks(loaded),

@@ -179,7 +179,7 @@ def test_a_handle_that_no_source_mentions_is_no_step() -> None:
 def test_plain_helm_needs_a_selector() -> None:
     without = policy(sources=({"kind": "Helm", "effort": "Enforce"},))
     assert policies.decide([without], SourceKind.HELM, APPS, home="shops", on_member=True) is None
-    assert policies.unknown_words(without) == ["source Helm has no selector"]
+    assert policies.unknown_words(without) == ["source Helm has no selector; add one"]
 
 
 def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> None:
@@ -304,7 +304,9 @@ def test_a_profile_and_a_policy_that_contradict_each_other_hold_and_are_named() 
 
 def test_works_can_only_be_enforced() -> None:
     tried = policy(sources=({"kind": "Work", "effort": "Try"},))
-    assert policies.unknown_words(tried) == ["source Work has the effort Try, but only Enforce is possible"]
+    assert policies.unknown_words(tried) == [
+        "source Work has the effort Try, but only Enforce is possible; write Enforce"
+    ]
     assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
 
 

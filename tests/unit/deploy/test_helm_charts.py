@@ -59,7 +59,10 @@ def test_values_from_elsewhere_come_after_those_of_the_profile() -> None:
             {"options": {"upgradeOptions": {"force": True}}},
             "helmCharts.options.upgradeOptions.force: not supported",
         ),
-        ({"options": {"timeout": "soon"}}, "helmCharts.options.timeout: 'soon' is not a duration"),
+        (
+            {"options": {"timeout": "soon"}},
+            "helmCharts.options.timeout: 'soon' is not a duration (use one such as 5m or 1h30m)",
+        ),
         (
             {"options": {"uninstallOptions": {"deletionPropagation": "orphan"}}},
             (
