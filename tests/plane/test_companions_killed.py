@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -25,7 +24,7 @@ from tests.plane.support.killed_handles import (
     SingleReleaseProxy,
     SuspendedKustomizations,
 )
-from tests.plane.support.killed_managers import Killer, Managers, detailed_signature
+from tests.plane.support.killed_managers import Killer, Managers, detailed_signature, intercepted, killed_user
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import REQUEST_PREFIX, Finalizer
@@ -35,11 +34,8 @@ from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.kube.errors import NotFoundError
 from unwind.local import build, companions, tools
-from unwind.local.cluster import ALL_RIGHTS
 from unwind.server.manager_names import MANAGER
 from unwind.teardown.requests import request
-from unwind.testing.managers import manager_connection
-from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -71,14 +67,13 @@ async def deployers(plane: Plane) -> AsyncIterator[None]:
 
 
 class Stage:
-    """Handles for one cluster, and a manager that is killed."""
+    """Handles for one cluster, and managers that are killed."""
 
-    def __init__(self, cluster: TeardownScene, handles: Handles, managers: Managers, killer: Killer, user: str) -> None:
+    def __init__(self, cluster: TeardownScene, handles: Handles, killer: Killer) -> None:
         self.cluster = cluster
         self.handles = handles
-        self.managers = managers
         self.killer = killer
-        self.user = user
+        self.user = killed_user(cluster.namespace)
         """On the member, if it writes there."""
         self.uids: dict[str, str] = {}
         self.teardown = cluster.uid
@@ -97,13 +92,15 @@ class Stage:
     async def until(self, state: Callable[[], Awaitable[bool]]) -> None:
         """Return when it is so. A manager that was killed is followed by another one."""
         began, kills = SYSTEM.monotonic(), 0
-        while not await state():
+
+        async def reached() -> bool:
+            nonlocal began, kills
             if kills != len(self.killer.killed):
                 began, kills = SYSTEM.monotonic(), len(self.killer.killed)
             assert SYSTEM.monotonic() - began < STUCK, await self._progress()
-            if not self.managers.alive:
-                await self.managers.restart(self.cluster.client)
-            await asyncio.sleep(0.05)
+            return await state()
+
+        await self.killer.managers.until(reached, self.cluster.client)
 
     async def _progress(self) -> str:
         found = await self.cluster.client.list(TEARDOWNS)
@@ -195,9 +192,7 @@ class Stage:
     def killed(self) -> set[tuple[str, str]]:
         """At which requests it was killed."""
         found = self.killer.killed
-        print(f"{len(found)} writes:")
-        for item in found:
-            print("  ", *item)
+        self.killer.report()
         return {(method, path.split("/")[-1]) for method, path, _ in found}
 
 
@@ -232,25 +227,19 @@ async def staged(plane: Plane, namespace: str, repository: ChartRepository, tmp_
     @asynccontextmanager
     async def stage(made: str, *, before: bool | None) -> AsyncIterator[Stage]:
         managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log", programs=helm.parent)
-        killer, user = Killer(managers, before=before, tell_apart=detailed_signature), f"killed-{namespace}"
+        killer = Killer(managers, before=before, tell_apart=detailed_signature)
         cluster = await scene(plane, namespace)
-        async with artifacts() as server, AsyncExitStack() as stack:
-            it = Stage(cluster, handles_of(made, cluster, server), managers, killer, user)
-            home = await manager_connection(plane.management.client, namespace)
-            intercepted = it.handles.intercepted
-            ways = [home, cluster.member.connection(user, groups=ALL_RIGHTS)] if intercepted else [home]
-            through = [
-                (await stack.enter_async_context(Interceptor(way, before=killer.before, after=killer.after))).connection
-                for way in ways
-            ]
-            managers.go_by(through[0])
-            if intercepted:
-                await cluster.lead_to(through[1])
+        async with (
+            artifacts() as server,
+            intercepted(
+                managers, plane.management.client, cluster.member, before=killer.before, after=killer.after
+            ) as way,
+        ):
+            it = Stage(cluster, handles_of(made, cluster, server), killer)
+            if it.handles.intercepted:
+                await cluster.lead_to(way)
             try:
                 yield it
-            except BaseException:
-                managers.tell()
-                raise
             finally:
                 await managers.kill()
                 await _clear(cluster.client, cluster)
@@ -271,7 +260,7 @@ async def _torn_down(stage: Stage) -> None:
     await stage.select()
     await stage.cluster.delete()
     await stage.until(stage.done)
-    await stage.managers.kill()
+    await stage.killer.managers.kill()
 
 
 def _finalizers_of(stage: Stage, name: str) -> set[bool]:
@@ -360,7 +349,7 @@ async def test_a_manager_that_is_killed_at_every_write_brings_the_requested_dele
         await stage.deploy()
         await stage.request(target)
         await stage.until(stage.done)
-        await stage.managers.kill()
+        await stage.killer.managers.kill()
         await stage.check(*order)
         assert stage.written_on_member() == set()
         kinds = stage.killed()

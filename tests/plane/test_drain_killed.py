@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.drains import DrainScene
-from tests.plane.support.killed_managers import Killer, Managers, progress_signature
+from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user, progress_signature
 from tests.plane.support.requested_deletions import tidy
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DRAIN_RESOURCE, REQUEST_PREFIX, Reason
@@ -23,11 +22,8 @@ from unwind.clock import SYSTEM
 from unwind.inventory.inventories import Inventories, items
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.local.cluster import ALL_RIGHTS
 from unwind.members.targets import capi_ref
 from unwind.teardown.requests import request
-from unwind.testing.managers import manager_connection
-from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -160,31 +156,18 @@ async def test_a_requested_drain_that_is_killed_at_each_write_deletes_the_same_a
     ingress = await it.ingress("web")
     await it.volume("data")
     await it.policy("prod", _DRAIN)
-    managers, user = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log"), f"killed-{namespace}"
+    managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
     killer = Killer(managers, before=True, twice=True, tell_apart=progress_signature)
-    async with AsyncExitStack() as stack:
-        ways = []
-        for way, agent in (
-            (await manager_connection(it.client, namespace), ""),
-            (it.cluster.member.connection(user, groups=ALL_RIGHTS), _ON_MEMBERS),
-        ):
-            interceptor = Interceptor(way, before=killer.before, after=killer.after, user_agent=agent)
-            ways.append((await stack.enter_async_context(interceptor)).connection)
-        managers.go_by(ways[0])
-        await it.cluster.lead_to(ways[1])
+    async with intercepted(
+        managers, it.client, it.cluster.member, before=killer.before, after=killer.after, user_agent=_ON_MEMBERS
+    ) as way:
+        await it.cluster.lead_to(way)
         cluster = capi_ref(it.cluster.namespace, it.cluster.name, it.cluster.uid)
         await request(it.client, cluster, plural=DRAIN_RESOURCE, now=SYSTEM.now())
-        try:
-            while (ended := await _ended(it, REQUEST_PREFIX)) is None:
-                if not managers.alive:
-                    await managers.restart(it.client)
-                await asyncio.sleep(0.05)
-        except BaseException:
-            managers.tell()
-            raise
-        finally:
-            await managers.kill()
-    print(f"{killer.kills} kills at {len(killer.killed)} writes:", *killer.killed, sep="\n  ")
+        await managers.until(lambda: _ended(it, REQUEST_PREFIX), it.client)
+    killer.report()
+    ended = await _ended(it, REQUEST_PREFIX)
+    assert ended
     assert ended.phase is Phase.COMPLETE
     found = await it.client.get(CLUSTERS, it.cluster.name, namespace=it.cluster.namespace)
     assert (found["metadata"]["uid"], "deletionTimestamp" in found["metadata"]) == (it.cluster.uid, False)
@@ -192,7 +175,7 @@ async def test_a_requested_drain_that_is_killed_at_each_write_deletes_the_same_a
     assert await it.exists(SERVICES, "shared")
     assert await it.exists(PERSISTENT_VOLUME_CLAIMS, "data")
     # Each of the two once, by its uid; and nothing else.
-    sent = [entry.uid for entry in it.cluster.member.audit.deletions() if entry.username == user]
+    sent = [entry.uid for entry in it.cluster.member.audit.deletions() if entry.username == killed_user(namespace)]
     assert sorted(sent) == sorted([service.uid, ingress.uid])
     chunks = await Inventories(it.client, namespace=namespace).of_requests_on(it.cluster.uid)
     ledger = {str(item.entry.object): item.entry.ledger.reason for item in items(chunks) if item.entry.ledger}

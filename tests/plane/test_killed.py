@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from tests.plane.support.cluster_teardowns import CapiCluster, DeployedScene, all_controllers
-from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user
 from tests.plane.support.profiles import install
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.kube.errors import NotFoundError
-from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.managers import manager_connection
-from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from tests.plane.support.killed_managers import OnWrite
     from unwind.kube import kubeconfig
+    from unwind.local.audit_log import AuditEvent
     from unwind.local.plane import Plane
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(170)]
@@ -37,10 +37,9 @@ KILLS = int(os.environ.get("UNWIND_SOAK_KILLS", "20"))
 class Stage:
     """A cluster with add-ons, and a manager that reaches neither side but by way of interceptors."""
 
-    def __init__(self, scene: DeployedScene, managers: Managers, user: str) -> None:
+    def __init__(self, scene: DeployedScene, managers: Managers) -> None:
         self.scene = scene
         self.managers = managers
-        self.user = user
         self.uids: dict[str, str] = {}
 
     async def deploy(
@@ -63,8 +62,14 @@ class Stage:
         if delete:
             await self.scene.cluster.delete()
 
-    async def restart(self) -> None:
-        await self.managers.restart(self.scene.client)
+    async def until(self, state: Callable[[], Awaitable[object]]) -> None:
+        """Have managers live and die until it is so."""
+        await self.managers.until(state, self.scene.client)
+
+    def sent(self) -> list[AuditEvent]:
+        """The deletions of managers on the member."""
+        user = killed_user(self.managers.namespace)
+        return [deletion for deletion in self.scene.member.audit.deletions() if deletion.username == user]
 
     async def done(self) -> bool:
         """Whether all is over; the gate is opened when it may be."""
@@ -85,13 +90,21 @@ class Stage:
             return Finalizer.CREDENTIALS not in ((await cluster.secret())["metadata"].get("finalizers") or ())
         return True
 
+    async def withdrawn(self) -> bool:
+        """Whether all profiles are withdrawn."""
+        return not await self.scene.client.list(CLUSTER_SUMMARIES, namespace=self.scene.namespace)
+
+    def intercepted(self, before: OnWrite, after: OnWrite) -> AbstractAsyncContextManager[kubeconfig.ClusterConnection]:
+        """Managers that reach neither side but by way of us, and the way to the member."""
+        return intercepted(self.managers, self.scene.client, self.scene.member, before=before, after=after)
+
     async def check(self) -> None:
         scene = self.scene
         teardown = msgspec.convert(await scene.client.get(TEARDOWNS, scene.cluster.uid), Teardown)
         assert teardown.phase is Phase.COMPLETE
         assert teardown.status.left == 0
         assert await scene.on_member() == {}
-        sent = [deletion for deletion in scene.member.audit.deletions() if deletion.username == self.user]
+        sent = self.sent()
         # Each of ours, once, by its uid; and nothing else.
         assert sorted(item.uid for item in sent) == sorted(self.uids)
         assert {item.uid: item.object_ref.name for item in sent} == self.uids
@@ -100,31 +113,12 @@ class Stage:
 @asynccontextmanager
 async def staged(plane: Plane, namespace: str, tmp_path: Path) -> AsyncIterator[Stage]:
     managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
-    stage = Stage(DeployedScene(plane, namespace), managers, f"killed-{namespace}")
+    stage = Stage(DeployedScene(plane, namespace), managers)
     await install(stage.scene.client)
     try:
         yield stage
-    except BaseException:
-        managers.tell()
-        raise
     finally:
-        await managers.kill()
         await stage.scene.clear()
-
-
-@asynccontextmanager
-async def intercepted(
-    plane: Plane, stage: Stage, before: Any, after: Any
-) -> AsyncIterator[kubeconfig.ClusterConnection]:
-    """Have the manager go by way of us, and know the way to the member."""
-    async with AsyncExitStack() as stack:
-        there = stage.scene.member.connection(stage.user, groups=ALL_RIGHTS)
-        ways = [
-            (await stack.enter_async_context(Interceptor(way, before=before, after=after))).connection
-            for way in (await manager_connection(plane.management.client, stage.scene.namespace), there)
-        ]
-        stage.managers.go_by(ways[0])
-        yield ways[1]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -133,17 +127,11 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_teardown_brings_it_t
 ) -> None:
     async with staged(plane, namespace, tmp_path) as stage:
         killer = Killer(stage.managers, before=before)
-        async with intercepted(plane, stage, killer.before, killer.after) as way:
+        async with stage.intercepted(killer.before, killer.after) as way:
             await stage.deploy({"base": (), "middle": ("base",), "top": ("middle",)}, way)
-            while not await stage.done():
-                if not stage.managers.alive:
-                    await stage.restart()
-                await asyncio.sleep(0.05)
-        await stage.managers.kill()
+            await stage.until(stage.done)
         await stage.check()
-        print(f"{len(killer.killed)} kills {'before' if before else 'after'}:")
-        for item in killer.killed:
-            print("  ", *item)
+        killer.report()
         kinds = {(method, path.split("/")[-2 if path.endswith("status") else -1]) for method, path, _ in killer.killed}
         # It was there at all that matters: the plan, the seal, each object, each account of it.
         assert {("POST", "teardowns")} <= kinds
@@ -157,18 +145,14 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_withdrawal_brings_it
 ) -> None:
     async with staged(plane, namespace, tmp_path) as stage:
         scene, killer = stage.scene, Killer(stage.managers, before=before)
-        async with intercepted(plane, stage, killer.before, killer.after) as way:
+        async with stage.intercepted(killer.before, killer.after) as way:
             await stage.deploy({"base": (), "top": ("base",)}, way, delete=False)
             owners = {name: (await scene.summary_of(name)).metadata.uid for name in ("base", "top")}
             for name in owners:
                 await scene.delete_profile(name)
-            while await scene.client.list(CLUSTER_SUMMARIES, namespace=namespace):
-                if not stage.managers.alive:
-                    await stage.restart()
-                await asyncio.sleep(0.05)
-        await stage.managers.kill()
+            await stage.until(stage.withdrawn)
         assert await scene.on_member() == {}
-        sent = [deletion for deletion in scene.member.audit.deletions() if deletion.username == stage.user]
+        sent = stage.sent()
         assert [item.object_ref.name for item in sent] == ["top-0", "base-0"]
         assert {item.uid for item in sent} == set(stage.uids)
         assert await scene.client.list(INVENTORIES, namespace=namespace) == []
@@ -176,9 +160,7 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_withdrawal_brings_it
             # The first kill comes in the first second: each is recorded, because a manager was restarted.
             record = msgspec.convert(await scene.client.get(TEARDOWNS, uid), Teardown)
             assert (record.phase, record.status.left) == (Phase.COMPLETE, 0)
-        print(f"{len(killer.killed)} kills {'before' if before else 'after'}:")
-        for item in killer.killed:
-            print("  ", *item)
+        killer.report()
 
 
 @pytest.mark.timeout(max(170, 9 * KILLS))
@@ -194,22 +176,19 @@ async def test_a_manager_that_is_killed_at_any_moment_brings_its_teardowns_to_th
             await asyncio.sleep(chance.uniform(0, 0.3))
 
     killed = rounds = 0
-    async with staged(plane, namespace, tmp_path) as stage, intercepted(plane, stage, dawdle, dawdle) as way:
+    async with staged(plane, namespace, tmp_path) as stage, stage.intercepted(dawdle, dawdle) as way:
         while killed < KILLS:
             rounds += 1
             names = [f"r{rounds}-{number}" for number in range(6)]
             graph = {one: tuple(other for other in names[:at] if chance.random() < 0.4) for at, one in enumerate(names)}
             stage.scene.cluster = CapiCluster(stage.scene.client, namespace)
             await stage.deploy(graph, way, objects=3)
-            while not await stage.done():
-                if killed < KILLS:
-                    await stage.restart()
-                    await asyncio.sleep(chance.uniform(0, 3))
-                    await stage.managers.kill()
-                    killed += 1
-                elif not stage.managers.alive:
-                    await stage.restart()
-                await asyncio.sleep(0.05)
+            while killed < KILLS and not await stage.done():
+                await stage.managers.restart(stage.scene.client)
+                await asyncio.sleep(chance.uniform(0, 3))  # any moment
+                await stage.managers.kill()
+                killed += 1
+            await stage.until(stage.done)
             await stage.managers.kill()
             await stage.check()
             for name in names:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user
 from tests.plane.support.unjoins import UnjoinScene, controllers, scene
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL
 from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.unwind import Phase
 from unwind.kube.errors import NotFoundError
-from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.managers import manager_connection
-from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,38 +43,25 @@ async def test_a_manager_that_is_killed_at_every_write_of_an_unjoin_brings_it_to
     plane: Plane, namespace: str, tmp_path: Path, before: bool, strategy: RemoveStrategy
 ) -> None:
     managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
-    killer, user = Killer(managers, before=before), f"killed-{namespace}"
-    async with scene(plane, namespace, remove_strategy=strategy) as it, AsyncExitStack() as stack:
+    killer = Killer(managers, before=before)
+    async with scene(plane, namespace, remove_strategy=strategy) as it:
         async with controllers(it.client, namespace):
             await it.put("base", objects=1)
             await it.put("top", objects=1, depends_on=("base",))
             await it.deployed("base", "top")
         uids = {one["metadata"]["uid"]: name for name, one in (await it.on_member()).items()}
-        ways = []
-        for way in (await manager_connection(it.client, namespace), it.cluster.connection(user, groups=ALL_RIGHTS)):
-            interceptor = Interceptor(way, before=killer.before, after=killer.after)
-            ways.append((await stack.enter_async_context(interceptor)).connection)
-        managers.go_by(ways[0])
-        await it.lead_to(ways[1].server, authority=ways[1].authority)
-        await it.delete()
-        try:
-            while not await is_over(it):
-                if not managers.alive:
-                    await managers.restart(it.client)
-                await asyncio.sleep(0.05)
-        except BaseException:
-            managers.tell()
-            raise
-        finally:
-            await managers.kill()
-        print(f"{len(killer.killed)} kills:", *killer.killed, sep="\n  ")
+        async with intercepted(managers, it.client, it.cluster, before=killer.before, after=killer.after) as way:
+            await it.lead_to(way.server, authority=way.authority)
+            await it.delete()
+            await managers.until(lambda: is_over(it), it.client)
+        killer.report()
         teardown = await it.record()
         assert teardown.phase is Phase.COMPLETE
         # Each of ours, once, by its uid; and nothing else.
         sent = {
             deletion.uid: deletion.object_ref.name
             for deletion in it.cluster.audit.deletions()
-            if deletion.username == user
+            if deletion.username == killed_user(namespace)
         }
         there = await it.on_member()
         if strategy is RemoveStrategy.REQUIRED:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 
 from tests.plane.support import karmada_members
 from tests.plane.support.karmada_members import joined
-from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.killed_managers import Killer, Managers, intercepted
 from tests.plane.support.profiles import config_map
 from unwind.api.karmada import WORKS, Work
 from unwind.api.meta import find
@@ -19,9 +18,6 @@ from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES
 from unwind.kube.client import Client
-from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.managers import manager_connection
-from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,13 +33,12 @@ ABOUT = ("/works/", "/inventories", "/configmaps")
 
 
 class Stage:
-    """A member with Works, and a manager that reaches neither side but by way of interceptors."""
+    """A member with Works, and managers that are killed."""
 
-    def __init__(self, member: Member, managers: Managers, killer: Killer, namespace: str) -> None:
+    def __init__(self, member: Member, killer: Killer) -> None:
         self.member = member
-        self.managers = managers
         self.killer = killer
-        self.namespace = namespace
+        self.namespace = killer.managers.namespace
 
     def maps(self, *names: str) -> list[Object]:
         return [config_map(self.namespace, name) for name in names]
@@ -57,11 +52,7 @@ class Stage:
 
     async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
         """Have managers live and die until it is so."""
-        async with asyncio.timeout(600):
-            while not await holds():
-                if not self.managers.alive:
-                    await self.managers.restart(self.member.client)
-                await asyncio.sleep(0.05)
+        await self.killer.managers.until(holds, self.member.client)
 
 
 def applied(work: Work) -> bool:
@@ -82,22 +73,13 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path, *, before: bool) 
         if managers.process and any(item in path for item in ABOUT):
             await killer.before(method, path, body)
 
-    async with AsyncExitStack() as stack:
-        ways = []
-        for way in (
-            await manager_connection(client, namespace),
-            cluster.connection(f"killed-{namespace}", groups=ALL_RIGHTS),
-        ):
-            interceptor = await stack.enter_async_context(Interceptor(way, before=let_pass, after=killer.after))
-            ways.append(interceptor.connection)
-        managers.go_by(ways[0])
-        via = await stack.enter_async_context(Client(ways[1]))
-        member = await stack.enter_async_context(joined(client, cluster, via=via))
+    async with (
+        intercepted(managers, client, cluster, before=let_pass, after=killer.after) as way,
+        Client(way) as via,
+        joined(client, cluster, via=via) as member,
+    ):
         try:
-            yield Stage(member, managers, killer, namespace)
-        except BaseException:
-            managers.tell()
-            raise
+            yield Stage(member, killer)
         finally:
             await managers.kill()
 
@@ -139,7 +121,7 @@ async def test_a_manager_that_is_killed_at_every_write_puts_works_there_and_take
             return not await stage.works()
 
         await stage.until(gone)
-        await stage.managers.kill()
+        await stage.killer.managers.kill()
         assert await stage.there() == {}
         assert await member.client.list(INVENTORIES, namespace=namespace) == []
         left = await member.cluster.client.get(CONFIG_MAPS, "foreign", namespace=namespace)
@@ -151,9 +133,7 @@ async def test_a_manager_that_is_killed_at_every_write_puts_works_there_and_take
         names = [item.object_ref.name for item in sent]
         assert names[0] == "base-a"
         assert names[1] == "top-a", "what needs the other goes first"
-        print(f"{len(stage.killer.killed)} kills {'before' if before else 'after'}:")
-        for one in stage.killer.killed:
-            print("  ", *one)
+        stage.killer.report()
         kinds = {(method, path.rpartition("/")[2]) for method, path, _ in stage.killer.killed}
         assert {("POST", "inventories"), ("POST", "configmaps")} <= kinds
         assert {name for method, name in kinds if method == "DELETE"} >= set(uids.values())

@@ -1,11 +1,11 @@
-"""Managers that are killed: real processes, and who ends them at their writes."""
+"""Managers that are killed: real processes, and what ends them at their writes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,21 @@ from unwind.api.resources import LEASES
 from unwind.cli.run import run
 from unwind.kube import kubeconfig
 from unwind.kube.errors import NotFoundError
+from unwind.local.cluster import ALL_RIGHTS
+from unwind.testing.managers import manager_connection
+from unwind.testing.proxy import Interceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from multiprocessing.context import ForkServerProcess
 
     from unwind.kube.client import Client
+    from unwind.local.cluster import LocalCluster
+
+    OnWrite = Callable[[str, str, bytes], Awaitable[None]]
 
 Signature = tuple[str, str, str]
+_LONG = 3600.0
 
 
 def manage(path: str, namespace: str, log: str, roles: str, listen: str, programs: str) -> None:
@@ -55,6 +62,7 @@ class Managers:
         """`serving`: the address at which they serve hooks and webhooks; by default they do not. `programs`: a
         directory with programs that they run."""
         serves = ("controllers,serving", serving) if serving else ("controllers", "127.0.0.1:0")
+        self.namespace = namespace
         self._told = (str(path), namespace, str(log), *serves, str(programs or ""))
         self.process: ForkServerProcess | None = None
 
@@ -68,16 +76,38 @@ class Managers:
 
     async def restart(self, client: Client) -> None:
         """Begin another one, as if the Leases of the one before had run out meanwhile."""
-        namespace = self._told[1]
-        for lease in await client.list(LEASES, namespace=namespace):
+        for lease in await client.list(LEASES, namespace=self.namespace):
             meta = lease["metadata"]
             with suppress(NotFoundError):
-                await client.delete(LEASES, meta["name"], uid=meta["uid"], namespace=namespace)
+                await client.delete(LEASES, meta["name"], uid=meta["uid"], namespace=self.namespace)
         await self.start()
 
     async def start(self) -> None:
         self.process = FORK.Process(target=manage, args=self._told)
         await asyncio.to_thread(self.process.start)
+
+    @asynccontextmanager
+    async def following(self, client: Client) -> AsyncIterator[None]:
+        """Let another manager follow each that was killed."""
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(client, over))
+            try:
+                yield
+            finally:
+                over.set()
+
+    async def _follow(self, client: Client, over: asyncio.Event) -> None:
+        while True:
+            await eventually(lambda: over.is_set() or not self.alive, "the end of a manager", within=_LONG, every=0.05)
+            if over.is_set():
+                return
+            await self.restart(client)
+
+    async def until(self, state: Callable[[], Awaitable[object]], client: Client, *, within: float = 600.0) -> None:
+        """Return when it is so. Another manager follows each that was killed."""
+        async with self.following(client):
+            await eventually(state, "the end of all that managers do", within=within)
 
     def tell(self) -> None:
         log = Path(self._told[2])
@@ -91,6 +121,41 @@ class Managers:
         if self.process:
             self.process.kill()
             await self.ended()
+
+
+@asynccontextmanager
+async def intercepted(
+    managers: Managers,
+    client: Client,
+    member: LocalCluster,
+    *,
+    before: OnWrite,
+    after: OnWrite,
+    user: str = "",
+    user_agent: str = "",
+) -> AsyncIterator[kubeconfig.ClusterConnection]:
+    """Managers that reach neither side except through interceptors, and their way to the member. They are killed at
+    the end. `user`, `user_agent`: theirs on the member; a user agent if others go the same way."""
+    own = await manager_connection(client, managers.namespace)
+    there = member.connection(user or killed_user(managers.namespace), groups=ALL_RIGHTS)
+    async with AsyncExitStack() as stack:
+        home, way = [
+            await stack.enter_async_context(Interceptor(way, before=before, after=after, user_agent=agent))
+            for way, agent in ((own, ""), (there, user_agent))
+        ]
+        managers.go_by(home.connection)
+        try:
+            yield way.connection
+        except BaseException:
+            managers.tell()
+            raise
+        finally:
+            await managers.kill()
+
+
+def killed_user(namespace: str) -> str:
+    """The user that the managers of a namespace are on the member."""
+    return f"killed-{namespace}"
 
 
 def signature(method: str, path: str, body: bytes) -> Signature:
@@ -161,7 +226,7 @@ class Killer:
         twice: bool = False,
     ) -> None:
         """`before`: None for both in turn, before one write and after the next. `twice`: at both moments."""
-        self._managers = managers
+        self.managers = managers
         self._in_turn = before is None
         first = Moment.AFTER if before is False else Moment.BEFORE
         self._moments: tuple[Moment, ...] = (Moment.BEFORE, Moment.AFTER) if twice else (first,)
@@ -176,13 +241,16 @@ class Killer:
     def kills(self) -> int:
         return self._struck.total()
 
+    def report(self, of: str = "") -> None:
+        print(f"{of}{self.kills} kills at {len(self.killed)} writes:", *self.killed, sep="\n  ")
+
     async def before(self, method: str, path: str, body: bytes) -> None:
         # What every manager writes to be one at all, and what it only tells people.
         if not self.armed or "/leases" in path or "/events" in path:
             return
-        writer = self._managers.process
+        writer = self.managers.process
         await eventually(lambda: not self._holder or self._holder.done(), "the write before it", every=0.002)
-        if writer is not self._managers.process or not writer or not writer.is_alive():
+        if writer is not self.managers.process or not writer or not writer.is_alive():
             raise web.HTTPServiceUnavailable  # of a manager that is dead by now
         struck = self._struck[self._tell_apart(method, path, body)]
         if struck == len(self._moments):
@@ -202,7 +270,7 @@ class Killer:
         if self._in_turn:
             self._moments = (Moment.AFTER if self._moments == (Moment.BEFORE,) else Moment.BEFORE,)
         try:
-            await self._managers.kill()
+            await self.managers.kill()
         finally:
             self._holder = None
         raise web.HTTPServiceUnavailable  # nobody is there to read it
