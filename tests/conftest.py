@@ -45,7 +45,7 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=5_000, deadline=None)
 settings.load_profile("fixed")
 
-pytest_plugins = ["unwind.testing.plugin"]
+pytest_plugins = ["unwind.testing.plugin", "tests.companion_fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

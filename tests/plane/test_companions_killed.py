@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.companion_fixtures import flux_on
 from tests.plane.support.cluster_teardowns import MEMBER, TeardownScene, scene
 from tests.plane.support.flux_handles import FluxScene
 from tests.plane.support.flux_sources import FluxSources, artifacts
@@ -25,6 +26,7 @@ from tests.plane.support.killed_handles import (
     SuspendedKustomizations,
 )
 from tests.plane.support.killed_managers import Killer, Managers, detailed_signature, intercepted, killed_user
+from tests.plane.support.objects import teardown_policy
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import REQUEST_PREFIX, Finalizer
@@ -57,12 +59,7 @@ _WRITES = ("create", "update", "patch", "delete", "deletecollection")
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def deployers(plane: Plane) -> AsyncIterator[None]:
     """Flux and CAAPH on the management cluster, and Flux on the member."""
-    async with (
-        companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management),
-        companions.running(tools.HELM_CONTROLLER, plane.management),
-        companions.running(tools.CAAPH, plane.management),
-        companions.running(tools.KUSTOMIZE_CONTROLLER, plane.members[MEMBER]),
-    ):
+    async with flux_on(plane.management, plane.members[MEMBER]), companions.running(tools.CAAPH, plane.management):
         yield
 
 
@@ -112,12 +109,9 @@ class Stage:
         patch = {"metadata": {"labels": {LABEL: cluster.name}}}
         await cluster.client.patch(CLUSTERS, cluster.name, patch, namespace=cluster.namespace)
         selector = {"selector": {"namespaces": [cluster.on_member], "names": ["*"]}} if source == "Helm" else {}
-        spec = {
-            "clusterSelector": {"matchLabels": {LABEL: cluster.name}},
-            "sources": [{"kind": source, "effort": "Enforce", "suspended": self.handles.suspended, **selector}],
-        }
-        policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
-        await cluster.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": cluster.name}})
+        enforced = {"kind": source, "effort": "Enforce", "suspended": self.handles.suspended, **selector}
+        policy = teardown_policy(cluster.name, {LABEL: cluster.name}, enforced)
+        await cluster.client.create(TEARDOWN_POLICIES, policy)
         await self.until(self._selected)
 
     async def _selected(self) -> bool:

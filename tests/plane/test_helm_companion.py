@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene, waves
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file, helm_program
 from tests.plane.support.objects import crd
@@ -15,14 +16,16 @@ from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HEL
 from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, Teardown
+from unwind.clock import SYSTEM
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
+    from unwind.clock import Clock
     from unwind.helm.program import Helm
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
@@ -57,14 +60,42 @@ async def _ledger(it: TeardownScene, ended: Teardown) -> dict[str, str]:
     return notes
 
 
+@asynccontextmanager
+async def deleting(it: TeardownScene, policies: ReleasePolicies, *, clock: Clock = SYSTEM) -> AsyncIterator[None]:
+    """Delete the cluster while a manager with these policies runs."""
+    async with manager(it.client, sources=(policies.steps,), clock=clock):
+        await it.delete()
+        yield
+
+
+@asynccontextmanager
+async def held_midway(it: TeardownScene, user: HelmUser, helm: Helm, chart: str) -> AsyncIterator[Teardown]:
+    """Delete the cluster with the release `db` of this chart; a finalizer on one of its objects holds it."""
+    await user.install("db", chart)
+    await user.hold("db-settings")
+    async with deleting(it, ReleasePolicies(it, helm)):
+        yield await it.teardown(_held("db-settings"), "held at db-settings")
+
+
+@asynccontextmanager
+async def held_by_protection(it: TeardownScene, user: HelmUser, helm: Helm, chart: str) -> AsyncIterator[None]:
+    """The same, and a protected object holds it before Helm begins."""
+    await user.install("db", chart)
+    await _protect(user, "db-settings", "Always")
+    async with deleting(it, ReleasePolicies(it, helm)):
+        await it.teardown(_held("protect"), "held by the protected object")
+        yield
+
+
+def add_chart(repository: ChartRepository, name: str, template: str) -> None:
+    """A chart with the settings and another object."""
+    repository.add(name, {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": template})
+
+
 async def test_a_release_is_uninstalled_with_its_hook_and_its_objects_are_verified_absent(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
-    await user.install("db", "farewell")
-    await user.hold("db-settings")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        stuck = await it.teardown(_held("db-settings"), "held at db-settings")
+    async with held_midway(it, user, helm, "farewell") as stuck:
         assert stuck.spec.plan
         [step] = stuck.spec.plan.steps
         assert (step.name, step.effort) == (f"Release/{user.namespace}/db", "Enforce")
@@ -86,12 +117,11 @@ async def test_releases_go_in_the_order_of_the_annotations_of_their_charts(
     repository.add("shop", {**files, "Chart.yaml": chart_file("shop", {DEPENDS_ON_ANNOTATION: "operator"})})
     await user.install("operator", "settings")
     await user.install("shop", "shop")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm)):
         ended = await it.ended()
     assert ended.phase is Phase.COMPLETE
     assert ended.spec.plan
-    assert {step.object.name: step.wave for step in ended.spec.plan.steps} == {"shop": 1, "operator": 2}
+    assert waves(ended) == {"shop": 1, "operator": 2}
     deleted = it.deleted()
     assert deleted.index("shop-settings") < deleted.index("operator-settings")
     await it.let_go()
@@ -106,8 +136,7 @@ async def test_what_helm_keeps_is_in_the_ledger_with_the_reason(
     repository.add("keeper", {**files, "templates/c.yaml": greeting, "crds/gadget.yaml": yaml.dump(definition)})
     namespace = f"{user.namespace}-made"
     await user.install("db", "keeper", "--create-namespace", namespace=namespace)
-    async with manager(it.client, sources=(ReleasePolicies(it, helm, namespace=namespace).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm, namespace=namespace)):
         ended = await it.ended()
     assert ended.phase is Phase.COMPLETE
     left = await it.member.client.list(CONFIG_MAPS, namespace=namespace)
@@ -124,13 +153,9 @@ async def test_what_helm_keeps_is_in_the_ledger_with_the_reason(
 async def test_objects_of_a_revision_that_is_newer_than_the_plan_are_removed_too(
     it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
 ) -> None:
-    await user.install("db", "settings")
-    await _protect(user, "db-settings", "Always")
     late = SETTINGS.replace("-settings\n", "-late\n      finalizers: [example.dev/late]\n")
-    repository.add("grown", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": late})
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        await it.teardown(_held("protect"), "held by the protected object")
+    add_chart(repository, "grown", late)
+    async with held_by_protection(it, user, helm, "settings"):
         await user.upgrade("db", "grown")
         await _protect(user, "db-settings", None)
         await it.teardown(_held("db-late"), "held at the new object")
@@ -160,8 +185,7 @@ async def test_a_release_that_a_deployer_drives_is_no_step_and_is_not_touched(
     driven = [{"releaseName": "sveltos", "releaseNamespace": user.namespace, "status": "Managing"}]
     status = {"status": {"helmReleaseSummaries": driven}}
     await it.client.patch(CLUSTER_SUMMARIES, summary.name, status, namespace=it.namespace, subresource="status")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm)):
         ended = await it.ended()
     assert ended.spec.plan
     assert [step.object.name for step in ended.spec.plan.steps if step.object.kind == "Release"] == ["mine"]
@@ -175,11 +199,7 @@ async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name
     label = "-settings\n      labels: {helm.toolkit.fluxcd.io/name: db}\n"
     taken = SETTINGS.replace("-settings\n", label)
     repository.add("taken", {"values.yaml": VALUES, "templates/a.yaml": taken})
-    await user.install("db", "settings")
-    await _protect(user, "db-settings", "Always")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        await it.teardown(_held("protect"), "held by the protected object")
+    async with held_by_protection(it, user, helm, "settings"):
         await user.upgrade("db", "taken")
         await _protect(user, "db-settings", None)
         await it.teardown(_held("Flux HelmRelease db drives it now"), "held by the new driver")
@@ -192,11 +212,7 @@ async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name
 async def test_an_object_that_another_release_has_taken_over_stays_and_is_in_the_ledger(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
-    await user.install("db", "web")
-    await _protect(user, "db-settings", "Always")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        await it.teardown(_held("protect"), "held by the protected object")
+    async with held_by_protection(it, user, helm, "web"):
         taken = {"metadata": {"annotations": {HELM_RELEASE_ANNOTATION: "another"}}}
         await user.client.patch(CONFIG_MAPS, "db-settings", taken, namespace=user.namespace)
         await _protect(user, "db-settings", None)
@@ -219,8 +235,7 @@ async def test_an_object_of_another_owner_with_the_name_of_an_object_of_the_rele
     await user.client.delete(CONFIG_MAPS, "db-settings", uid=found["metadata"]["uid"], namespace=user.namespace)
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "db-settings", "namespace": user.namespace}}
     await user.client.create(CONFIG_MAPS, theirs)
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm)):
         ended = await it.ended()
     assert ended.phase is Phase.COMPLETE
     assert ended.spec.plan
@@ -234,10 +249,9 @@ async def test_a_failing_hook_holds_the_release_by_name_and_nothing_of_it_goes(
     it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
 ) -> None:
     hook = SETTINGS.replace("-settings\n", "_invalid\n      annotations: {helm.sh/hook: pre-delete}\n")
-    repository.add("failing", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": hook})
+    add_chart(repository, "failing", hook)
     await user.install("db", "failing")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm)):
         held = await it.teardown(_held("helm uninstall of db failed"), "held by the hook")
         [blocker] = held.status.blockers
         assert (blocker.object.kind, blocker.object.name) == ("Release", "db")
@@ -254,8 +268,7 @@ async def test_a_release_that_cannot_be_read_holds_the_cluster_by_name(
     broken = {"data": {"release": "bm90IGEgcmVsZWFzZQ=="}}
     await user.client.patch(SECRETS, secret["metadata"]["name"], broken, namespace=user.namespace)
     clock = StillClock()
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,), clock=clock):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm), clock=clock):
         held = await it.teardown(_held("cannot read the Helm release"), "held")
         assert held.spec.plan
         assert len(held.spec.plan.steps) == 2
@@ -272,11 +285,7 @@ async def test_a_release_that_cannot_be_read_holds_the_cluster_by_name(
 async def test_a_release_that_is_installed_again_during_its_removal_is_removed_again(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
-    await user.install("db", "settings")
-    await user.hold("db-settings")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        await it.teardown(_held("db-settings"), "held at db-settings")
+    async with held_midway(it, user, helm, "settings"):
         await until_absent(user.client, SECRETS, "sh.helm.release.v1.db.v1", namespace=user.namespace)  # Helm has ended
         await user.install("db", "greeting")
         await user.free("db-settings")
@@ -288,8 +297,7 @@ async def test_a_release_that_is_installed_again_during_its_removal_is_removed_a
 
 async def test_without_helm_a_release_is_held_and_nothing_of_it_goes(it: TeardownScene, user: HelmUser) -> None:
     await user.install("db", "settings")
-    async with manager(it.client, sources=(ReleasePolicies(it, None).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, None)):
         await it.teardown(_held("the helm program is not installed"), "held")
         assert await it.objects() == {"db-settings"}
     await it.let_go()
@@ -306,11 +314,10 @@ async def test_a_hook_that_acts_outside_of_its_namespace_runs_only_if_the_releas
           annotations: {helm.sh/hook: pre-delete, helm.sh/hook-delete-policy: hook-succeeded}
         rules: []
     """
-    repository.add("reaching", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": role})
+    add_chart(repository, "reaching", role)
     await user.install("db", "reaching")
     policies, clock = ReleasePolicies(it, helm), StillClock()
-    async with manager(it.client, sources=(policies.steps,), clock=clock):
-        await it.delete()
+    async with deleting(it, policies, clock=clock):
         await it.teardown(_held(f"its hooks would create ClusterRole {user.namespace}-cleanup"), "held")
         assert await it.objects() == {"db-settings"}
         policies.named.add("db")
@@ -326,8 +333,7 @@ async def test_a_release_that_is_stuck_in_an_upgrade_is_uninstalled_when_that_ha
     [last] = await release_secrets.history(user.client, namespace=user.namespace, release="db")
     await release_secrets.set_status(user.client, last, HelmStatus.PENDING_UPGRADE, why="interrupted")
     clock = StillClock()
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,), clock=clock):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm), clock=clock):
         await it.teardown(_held("it is pending-upgrade, and Helm may still be running"), "held")
         assert await it.objects() == {"db-settings"}
         clock.advance(600)
@@ -344,8 +350,7 @@ async def test_a_tried_release_is_given_up_after_its_time_and_a_left_one_is_not_
     await user.hold("tried-settings")
     policies, clock = ReleasePolicies(it, helm, {"tried": Effort.TRY, "left": Effort.LEAVE}), StillClock()
     [before] = await user.secrets("left")
-    async with manager(it.client, sources=(policies.steps,), clock=clock):
-        await it.delete()
+    async with deleting(it, policies, clock=clock):
         waiting = "tried-settings"
         await it.teardown(lambda one: any(item.object.name == waiting for item in one.status.blockers), "waiting")
         clock.advance(60)
@@ -361,11 +366,8 @@ async def test_a_tried_release_is_given_up_after_its_time_and_a_left_one_is_not_
 async def test_a_manager_that_starts_during_the_removal_continues_it(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
-    await user.install("db", "farewell")
-    await user.hold("db-settings")
-    async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
-        await it.delete()
-        await it.teardown(_held("db-settings"), "held at db-settings")
+    async with held_midway(it, user, helm, "farewell"):
+        pass
     async with manager(it.client, sources=(ReleasePolicies(it, helm).steps,)):
         await it.teardown(_held("db-settings"), "held at db-settings")
         await user.free("db-settings")
@@ -382,11 +384,10 @@ async def test_what_the_cluster_itself_needs_goes_last_and_only_by_its_exact_nam
     repository.add("cilium", files)
     for name, chart in (("network", "cilium"), ("unnamed", "cilium"), ("apps", "settings")):
         await user.install(name, chart)
-    async with manager(it.client, sources=(ReleasePolicies(it, helm, named=["network"]).steps,)):
-        await it.delete()
+    async with deleting(it, ReleasePolicies(it, helm, named=["network"])):
         ended = await it.ended()
     assert ended.spec.plan
-    assert {step.object.name: step.wave for step in ended.spec.plan.steps} == {"apps": 1, "network": 2}
+    assert waves(ended) == {"apps": 1, "network": 2}
     assert await it.objects() == {"unnamed-settings"}
     await it.let_go()
 

@@ -12,6 +12,8 @@ from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.handle_requests import handle_manager
 from tests.plane.support.helm_release_proxies import EveryProxy, Proxies, config_maps, proxy_steps
+from tests.plane.support.helm_users import helm_program
+from tests.plane.support.objects import teardown_policy
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES, HELM_RELEASE_PROXY_FINALIZER
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DELETE_PROTECTION_LABEL, FORCE_RELEASE_ANNOTATION, PAUSED_ANNOTATION, Finalizer
@@ -20,36 +22,28 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.helm.program import Helm
 from unwind.kube.discovery import Named
 from unwind.kube.object_watch import until
-from unwind.local import build, companions, tools
 from unwind.preview.cluster_preview import foresee
 from unwind.preview.companion_preview import NO_POLICY
 from unwind.teardown.requests import request
-from unwind.testing.charts import ChartRepository
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
+    from unwind.helm.program import Helm
     from unwind.kube.client import Object
     from unwind.local.companions import CompanionController
     from unwind.local.plane import Plane
     from unwind.preview.object_preview import Foreseen
+    from unwind.testing.charts import ChartRepository
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def charts() -> AsyncIterator[ChartRepository]:
-    async with ChartRepository() as charts:
-        yield charts
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def caaph(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.CAAPH, plane.management) as controller:
-        yield controller
+@pytest.fixture
+async def helm() -> Helm:
+    return await helm_program()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -62,11 +56,6 @@ async def proxies(it: TeardownScene, caaph: CompanionController, charts: ChartRe
     made = Proxies(it.client, charts, namespace=it.namespace, on_member=it.on_member)
     yield made
     await made.clear()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def helm() -> Helm:
-    return Helm((await build.ensure([tools.HELM]))[tools.HELM.name].path)
 
 
 def held_at(name: str) -> Callable[[Teardown], bool]:
@@ -338,12 +327,8 @@ async def test_the_plan_of_a_cluster_that_a_policy_selects_has_its_releases_in_o
     base = await proxies.deploy("base")
     top = await proxies.deploy("top", depends_on="base")
     await it.client.patch(CLUSTERS, it.name, {"metadata": {"labels": {"env": it.name}}}, namespace=it.namespace)
-    spec = {
-        "clusterSelector": {"matchLabels": {"env": it.name}},
-        "sources": [{"kind": "HelmReleaseProxy", "effort": "Enforce"}],
-    }
-    policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
-    made = await it.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": it.name}})
+    policy = teardown_policy(it.name, {"env": it.name}, {"kind": "HelmReleaseProxy", "effort": "Enforce"})
+    made = await it.client.create(TEARDOWN_POLICIES, policy)
     try:
         seen = await preview(it, CLUSTERS, it.name)
     finally:

@@ -23,6 +23,7 @@ from tests.plane.support.cluster_teardowns import ensure_installed, scene
 from tests.plane.support.controllers import controller_deps, running_components
 from tests.plane.support.example_deployer import deployed, running_deployer
 from tests.plane.support.manager_process import running
+from tests.plane.support.objects import teardown_policy
 from tests.plane.support.policies import PolicyScene, install_handles
 from unwind.api.meta import ObjectMeta, ObjectRef, find, is_true, manifest
 from unwind.api.names import NOTIFICATION_KEY_LABEL, RECORD_KEY_SECRET, ConditionType
@@ -112,16 +113,8 @@ class NotificationScene:
 
     async def policy(self, *notifications: Object, told: bool = True) -> None:
         """The policy; `told`: with the status that the controller of policies gives it."""
-        body: Object = {
-            "apiVersion": TEARDOWN_POLICIES.api_version,
-            "kind": TEARDOWN_POLICIES.kind,
-            "metadata": {"name": self.name},
-            "spec": {
-                "clusterSelector": {"matchLabels": {"never": "there"}},
-                "sources": [{"kind": "Flux", "effort": "Try"}],
-                "notifications": list(notifications),
-            },
-        }
+        flux = {"kind": "Flux", "effort": "Try"}
+        body = teardown_policy(self.name, {"never": "there"}, flux, notifications=list(notifications))
         made = msgspec.convert(await self.client.create(TEARDOWN_POLICIES, body), TeardownPolicy)
         self._uid = made.metadata.uid
         if not told:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from tests.plane.support.cluster_teardowns import scene
+from tests.plane.support.cluster_teardowns import scene, waves
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.example_deployer import CLEANUP, DEPLOYED_BY_LABEL, deployed, running_deployer
 from tests.plane.support.flux_sources import config_map
@@ -157,7 +157,7 @@ async def test_the_order_of_a_policy_crosses_deployers(it: PolicyScene, reposito
         ended = await it.cluster.ended()
     assert ended.phase is Phase.COMPLETE
     assert ended.spec.plan
-    assert {step.object.name: step.wave for step in ended.spec.plan.steps} == {"apps": 1, "db": 2, "base": 3}
+    assert waves(ended) == {"apps": 1, "db": 2, "base": 3}
     order = it.cluster.deleted()
     assert order.index("apps-0") < order.index("db-settings") < order.index("base-0")
     assert await it.cluster.objects() == set()

@@ -405,6 +405,12 @@ async def manager(
                 await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def waves(teardown: Teardown) -> dict[str, int]:
+    """The wave of each step, by the name of its object."""
+    assert teardown.spec.plan
+    return {step.object.name: step.wave for step in teardown.spec.plan.steps}
+
+
 async def until_let_go(scene: DeployedScene) -> None:
     """Return when nobody holds on to the credentials any more, which is the last thing that is done."""
     await until(

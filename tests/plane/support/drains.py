@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager
+from tests.plane.support.objects import teardown_policy
 from tests.plane.support.policies import LABEL
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectRef
@@ -74,12 +75,7 @@ class DrainScene:
         return f"{self.cluster.name}-{name}"
 
     async def policy(self, name: str, drain: Object, **spec: Any) -> None:
-        body: Object = {
-            "apiVersion": TEARDOWN_POLICIES.api_version,
-            "kind": TEARDOWN_POLICIES.kind,
-            "metadata": {"name": self.called(name)},
-            "spec": {"clusterSelector": {"matchLabels": {LABEL: self.cluster.name}}, "drain": drain, **spec},
-        }
+        body = teardown_policy(self.called(name), {LABEL: self.cluster.name}, drain=drain, **spec)
         await self.client.create(TEARDOWN_POLICIES, body)
 
     async def forget_policies(self) -> None:

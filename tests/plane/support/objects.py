@@ -9,12 +9,13 @@ import msgspec
 
 from tests.eventually import eventually
 from unwind.api.meta import ObjectMeta, ref_of
+from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from unwind.api.meta import ObjectRef
     from unwind.kube.client import Client, Object
@@ -26,6 +27,13 @@ def new_object(resource: Resource, name: str, namespace: str | None = None, **fi
     """An object with a name, and these fields. `metadata` adds to its metadata."""
     metadata: Object = {"name": name} | ({"namespace": namespace} if namespace else {}) | fields.pop("metadata", {})
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
+
+
+def teardown_policy(name: str, labels: Mapping[str, str], *sources: Object, **spec: Any) -> Object:
+    """A TeardownPolicy for the Clusters with these labels."""
+    selector = {"clusterSelector": {"matchLabels": dict(labels)}}
+    given = {"sources": list(sources)} if sources else {}
+    return new_object(TEARDOWN_POLICIES, name, spec={**selector, **given, **spec})
 
 
 def ref(resource: Resource, obj: Object) -> ObjectRef:

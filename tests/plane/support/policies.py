@@ -9,6 +9,7 @@ import msgspec
 
 from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from tests.plane.support.example_deployer import ExampleDeployer
+from tests.plane.support.objects import teardown_policy
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
@@ -124,16 +125,8 @@ class PolicyScene:
         return f"{self.cluster.name}-{name}"
 
     async def policy(self, name: str, effort: str = "Enforce", **spec: Any) -> None:
-        body: Object = {
-            "apiVersion": TEARDOWN_POLICIES.api_version,
-            "kind": TEARDOWN_POLICIES.kind,
-            "metadata": {"name": self.called(name)},
-            "spec": {
-                "clusterSelector": {"matchLabels": {LABEL: self.cluster.name}},
-                "sources": [{"kind": "Flux", "effort": effort}],
-                **spec,
-            },
-        }
+        flux = {"kind": "Flux", "effort": effort}
+        body = teardown_policy(self.called(name), {LABEL: self.cluster.name}, flux, **spec)
         await self.client.create(TEARDOWN_POLICIES, body)
 
     async def grant(self, group: str, rule: Object) -> None:
