@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.plane.support.cluster_teardowns import TeardownScene, ensure_installed, scene
 from tests.plane.support.helm_steps import Step, serving, stepping
 from tests.plane.support.requested_deletions import Command, Room
+from tests.plane.support.teardown_records import Record
 from unwind.local.pods.agent import PodAgent
 
 if TYPE_CHECKING:
@@ -31,6 +33,22 @@ async def agent(plane: Plane, image: Image) -> AsyncIterator[PodAgent]:
     """Nodes of the management cluster that run Pods of our image for real."""
     async with PodAgent(plane.management, {"unwind": image.archive}) as agent:
         yield agent
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def it(plane: Plane, namespace: str) -> TeardownScene:
+    """A cluster that is ready, on the plane's first member."""
+    return await scene(plane, namespace)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def record(plane: Plane) -> AsyncIterator[Record]:
+    """A Teardown that no manager carries out, with what belongs to it."""
+    await ensure_installed(plane.management.client)
+    record = Record(plane.management.client)
+    await record.begin()
+    yield record
+    await record.remove()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from tests.eventually import eventually
 from tests.plane.support import cluster_moves
+from tests.plane.support.cluster_moves import Arrived, owners_recorded
 from tests.plane.support.cluster_teardowns import (
-    CapiCluster,
     DeployedScene,
     TeardownScene,
     all_controllers,
@@ -22,7 +23,7 @@ from tests.plane.support.cluster_teardowns import (
 )
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.extension_registration import serve
-from tests.plane.support.profiles import ProfileScene, config_map
+from tests.plane.support.profiles import config_map
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import (
     CLUSTER_UID_ANNOTATION,
@@ -44,7 +45,7 @@ from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
@@ -201,31 +202,10 @@ async def test_a_paused_cluster_that_vanished_while_no_manager_ran_was_moved(pla
     await it.client.patch(SECRETS, secret, {"metadata": {"finalizers": None}}, namespace=namespace)
 
 
-class Arrived(ProfileScene):
-    """A Cluster in the management cluster that it was moved to."""
-
-    def __init__(self, client: Client, source: DeployedScene, made: Object) -> None:
-        super().__init__(client, source.member, source.namespace)
-        self.cluster = CapiCluster(client, source.namespace)
-        self.cluster.name = source.cluster.name
-        self.cluster.uid = made["metadata"]["uid"]
-
-    async def unpause(self) -> None:
-        await cluster_moves.pause(self.client, self.cluster.name, self.namespace, paused=False)
-
-
-async def owners_recorded(source: DeployedScene) -> None:
-    """Return when the Cluster names the ClusterSummary of the profile `web`."""
-    uid = (await source.summary_of("web")).metadata.uid
-
-    def recorded(it: Object | None) -> bool:
-        return uid in ((it or {}).get("metadata", {}).get("annotations") or {}).get(OWNERS_ANNOTATION, "")
-
-    await until(source.client, CLUSTERS, source.cluster.name, recorded, "recorded", namespace=source.namespace)
-
-
-async def moved(plane: Plane, source: DeployedScene, client: Client) -> Arrived:
-    """Deploy the profile `web` with two objects to a Cluster, and move the Cluster to another management cluster."""
+@pytest_asyncio.fixture(loop_scope="session")
+async def there(plane: Plane, namespace: str, fresh_member: LocalCluster) -> Arrived:
+    """A Cluster with two objects of the profile `web`, moved to another management cluster."""
+    source, client = DeployedScene(plane, namespace), fresh_member.client
     await serve(plane, client)
     await ensure_installed(client)
     await source.begin()
@@ -242,10 +222,8 @@ async def moved(plane: Plane, source: DeployedScene, client: Client) -> Arrived:
 
 
 async def test_add_ons_of_a_moved_cluster_are_adopted_by_uid_in_the_new_management_cluster(
-    plane: Plane, namespace: str, fresh_member: LocalCluster
+    there: Arrived, namespace: str
 ) -> None:
-    source = DeployedScene(plane, namespace)
-    there = await moved(plane, source, fresh_member.client)
     name = there.cluster.name
     before = await there.on_member()
     # There, the profile has one object less.
@@ -265,33 +243,22 @@ async def test_add_ons_of_a_moved_cluster_are_adopted_by_uid_in_the_new_manageme
         assert after["web-0"]["data"] == {"color": "green"}
         [chunk] = await Inventories(there.client, namespace=HOME).of(uid)
         assert {entry.object.uid for entry in chunk.spec.entries.values()} == {after["web-0"]["metadata"]["uid"]}
-        await there.cluster.delete()
-        teardown = await there.cluster.ended()
-        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "1/1")
-        assert await there.on_member() == {}
+        await there.torn_down("1/1")
 
 
 async def test_a_moved_cluster_that_is_deleted_before_it_is_deployed_to_is_torn_down_by_the_adopted_inventory(
-    plane: Plane, namespace: str, fresh_member: LocalCluster
+    there: Arrived,
 ) -> None:
-    source = DeployedScene(plane, namespace)
-    there = await moved(plane, source, fresh_member.client)
     name = there.cluster.name
     await there.add_on("web")
     async with all_controllers(there.client, HOME):
         await there.until_summary("web", lambda it: bool(it.status.dependencies), "paused", cluster=name, type_="capi")
         await there.cluster.delete()
         await there.unpause()
-        teardown = await there.cluster.ended()
-        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "2/2")
-        assert await there.on_member() == {}
+        await there.ended("2/2")
 
 
-async def test_objects_of_an_unknown_owner_are_not_adopted(
-    plane: Plane, namespace: str, fresh_member: LocalCluster
-) -> None:
-    source = DeployedScene(plane, namespace)
-    there = await moved(plane, source, fresh_member.client)
+async def test_objects_of_an_unknown_owner_are_not_adopted(there: Arrived, namespace: str) -> None:
     name = there.cluster.name
     # As if another management cluster, which has not given the cluster up, had deployed them.
     empty = {"metadata": {"annotations": {OWNERS_ANNOTATION: None}}}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.example_deployer import (
     CLEANUP,
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.kube.client import Object
-    from unwind.local.plane import Plane
-
-
-@pytest.fixture
-async def it(plane: Plane, namespace: str) -> TeardownScene:
-    return await scene(plane, namespace)
 
 
 def _held_at(name: str) -> Callable[[Teardown], bool]:

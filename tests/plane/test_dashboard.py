@@ -18,14 +18,12 @@ import pytest_asyncio
 from aiohttp import web
 from playwright.async_api import expect
 
-from tests.plane.support.cluster_teardowns import ensure_installed, manager, scene
+from tests.plane.support.cluster_teardowns import manager, scene
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.dashboards import calling, chromium, dashboard, exchange, opened, shoot
 from tests.plane.support.teardown_records import NOW, STUCK, Record
-from unwind.api.names import MEMBER_LABEL
 from unwind.api.resources import CONFIG_MAPS
-from unwind.api.rights import HOME
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, LedgerNote, Release, TimelineEntry
+from unwind.api.unwind import TEARDOWNS, LedgerNote, Release, TimelineEntry
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -44,20 +42,6 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 async def browser() -> AsyncIterator[Browser]:
     async with chromium() as browser:
         yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def record(plane: Plane) -> AsyncIterator[Record]:
-    client = plane.management.client
-    await ensure_installed(client)
-    made = Record(client)
-    await made.begin()
-    yield made
-    for inventory in await client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={made.uid}"):
-        metadata = inventory["metadata"]
-        await client.delete(INVENTORIES, metadata["name"], uid=metadata["uid"], namespace=HOME)
-    found = await client.get(TEARDOWNS, made.uid)
-    await client.delete(TEARDOWNS, made.uid, uid=found["metadata"]["uid"])
 
 
 @pytest_asyncio.fixture(loop_scope="session")

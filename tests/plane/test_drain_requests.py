@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,11 +13,11 @@ import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.commands import command
-from tests.plane.support.controllers import HOLD, controller_deps, removal_deps, running_components
+from tests.plane.support.controllers import HOLD, running_components
 from tests.plane.support.drains import DrainScene
 from tests.plane.support.manager_process import running
-from tests.plane.support.requested_deletions import Command, Room, own_namespace, tidy, user
-from unwind.addons.caches import AddonCaches
+from tests.plane.support.requested_deletions import Command, Room, own_namespace, request_controller, tidy, user
+from tests.plane.support.waits import until_struct
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import DELETE_PROTECTION_LABEL, DRAIN_RESOURCE, REQUEST_PREFIX, Reason
@@ -29,13 +28,10 @@ from unwind.clock import SYSTEM
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.drain.requests import DrainRequests
 from unwind.errors import UnwindError
-from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.kube.object_watch import until_absent
 from unwind.kube.shards import Shards
 from unwind.members.targets import capi_ref
-from unwind.preview.removal_forecast import refusals
-from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import request, request_manifest
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Step
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+    from unwind.teardown.step_removers import RemovalDeps
 
 ENFORCE = {"loadBalancers": "Enforce"}
 _FREE = {"metadata": {"finalizers": None}}
@@ -68,16 +65,13 @@ class RequestScene(DrainScene):
     async def requests(self, *, installed: bool = True) -> AsyncIterator[None]:
         """The controller of requests, as the installed ServiceAccount. `installed`: with the feature `drain`."""
         async with manager_client(self.client, HOME) as own:
-            policy_caches, caches = PolicyCaches(own), AddonCaches(own, clock=StillClock())
+            policy_caches = PolicyCaches(own)
             reader = Policies(own, policy_caches, clusters=lambda: CLUSTERS)
-            async with removal_deps(own, HOME, clock=StillClock()) as deps:
-                controller = RequestController(
-                    controller_deps(own, clock=deps.clock),
-                    caches,
-                    deps,
-                    refusals=partial(refusals, home=HOME),
-                    others=DrainRequests(own, deps, reader if installed else None, lambda: CLUSTERS),
-                )
+
+            def drains(deps: RemovalDeps) -> DrainRequests:
+                return DrainRequests(own, deps, reader if installed else None, lambda: CLUSTERS)
+
+            async with request_controller(own, HOME, clock=StillClock(), others=drains) as (caches, controller):
                 shards = Shards(own, namespace=HOME, identity=f"test-{self.cluster.name}")
                 async with running_components((policy_caches, caches, controller, shards)):
                     yield
@@ -87,12 +81,7 @@ class RequestScene(DrainScene):
 
     async def asked(self, state: Callable[[Teardown], bool], called: str) -> Teardown:
         """The request, as soon as it is so."""
-
-        def look(it: Object | None) -> bool:
-            return it is not None and state(msgspec.convert(it, Teardown))
-
-        found = await object_watch.until(self.client, TEARDOWNS, f"{REQUEST_PREFIX}{self.uid}", look, called)
-        return msgspec.convert(found, Teardown)
+        return await until_struct(self.client, TEARDOWNS, f"{REQUEST_PREFIX}{self.uid}", Teardown, state, called)
 
     async def finished(self) -> Teardown:
         return await self.asked(lambda one: one.finished, "finished")
@@ -315,15 +304,14 @@ async def test_a_request_is_refused_if_nothing_allows_it(it: RequestScene) -> No
 async def test_a_manager_that_does_not_know_drains_deletes_nothing_for_such_a_request(it: RequestScene) -> None:
     await it.service("shop", cloud=False)
     await it.policy("prod", ENFORCE)
-    async with manager_client(it.client, HOME) as own, removal_deps(own, HOME, clock=StillClock()) as deps:
-        caches = AddonCaches(own, clock=StillClock())
+    async with (
+        manager_client(it.client, HOME) as own,
         # As version 0.2.0: every request is for the deletion of its target.
-        older = RequestController(
-            controller_deps(own, clock=deps.clock), caches, deps, refusals=partial(refusals, home=HOME)
-        )
-        async with running_components((caches, older)):
-            await it.ask()
-            ended = await it.finished()
+        request_controller(own, HOME, clock=StillClock()) as older,
+        running_components(older),
+    ):
+        await it.ask()
+        ended = await it.finished()
     assert ended.phase is Phase.REFUSED
     assert DRAIN_RESOURCE in ended.status.blocked_by
     assert await it.lives()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene, waves
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file, helm_program
 from tests.plane.support.objects import crd
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.helm.program import Helm
-    from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
-
-
-@pytest.fixture
-async def it(plane: Plane, namespace: str) -> TeardownScene:
-    return await scene(plane, namespace)
 
 
 @pytest.fixture

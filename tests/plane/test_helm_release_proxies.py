@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.handle_requests import handle_manager
 from tests.plane.support.helm_release_proxies import EveryProxy, Proxies, config_maps, proxy_steps
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from unwind.helm.program import Helm
     from unwind.kube.client import Object
     from unwind.local.companions import CompanionController
-    from unwind.local.plane import Plane
     from unwind.preview.object_preview import Foreseen
     from unwind.testing.charts import ChartRepository
 
@@ -44,11 +43,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def helm() -> Helm:
     return await helm_program()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def it(plane: Plane, namespace: str) -> TeardownScene:
-    return await scene(plane, namespace)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

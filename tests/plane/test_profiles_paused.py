@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.profiles import pause
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, SVELTOS_PAUSED_ANNOTATION
@@ -18,7 +18,6 @@ from unwind.kube.object_watch import until
 if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.kube.client import Object
-    from unwind.local.plane import Plane
 
 
 def held_by(it: TeardownScene, profile: str, teardown: Teardown) -> bool:
@@ -28,8 +27,7 @@ def held_by(it: TeardownScene, profile: str, teardown: Teardown) -> bool:
     )
 
 
-async def test_an_enforced_step_of_a_paused_profile_holds_until_it_is_unpaused(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_an_enforced_step_of_a_paused_profile_holds_until_it_is_unpaused(it: TeardownScene) -> None:
     await it.add_on("base")
     top = await it.add_on("top", depends_on=("base",))
     await it.add_on("other")
@@ -57,8 +55,7 @@ async def test_an_enforced_step_of_a_paused_profile_holds_until_it_is_unpaused(p
     await it.let_go()
 
 
-async def test_a_profile_paused_midway_gets_no_further_delete(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_profile_paused_midway_gets_no_further_delete(it: TeardownScene) -> None:
     await it.add_ons_on_hold()
     async with manager(it.client):
         await it.delete_midway()
@@ -82,10 +79,7 @@ async def until_gone(it: TeardownScene) -> None:
         await until(it.member.client, CONFIG_MAPS, name, lambda one: one is None, "gone", namespace=it.on_member)
 
 
-async def test_the_objects_of_a_paused_best_effort_profile_are_left_and_in_the_ledger(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_the_objects_of_a_paused_best_effort_profile_are_left_and_in_the_ledger(it: TeardownScene) -> None:
     await it.add_on("base")
     ref = await it.add_on("web", behaviour="RemovePolicies", depends_on=("base",))
     await pause(it.client, it.profile("web"))
@@ -112,8 +106,7 @@ async def test_the_objects_of_a_paused_best_effort_profile_are_left_and_in_the_l
     await it.let_go()
 
 
-async def test_a_best_effort_profile_that_is_paused_midway_leaves_the_rest(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_best_effort_profile_that_is_paused_midway_leaves_the_rest(it: TeardownScene) -> None:
     ref = await it.add_on("web", behaviour="RemovePolicies", finalizers=(HOLD,))
     async with manager(it.client):
         await it.delete()
@@ -127,8 +120,7 @@ async def test_a_best_effort_profile_that_is_paused_midway_leaves_the_rest(plane
     await it.let_go()
 
 
-async def test_a_cluster_held_by_a_paused_profile_can_be_released(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_cluster_held_by_a_paused_profile_can_be_released(it: TeardownScene) -> None:
     await it.add_on("web")
     await pause(it.client, it.profile("web"))
     async with manager(it.client):

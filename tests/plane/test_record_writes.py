@@ -11,7 +11,6 @@ import msgspec
 
 from tests.eventually import eventually
 from tests.owners import Owner
-from tests.plane.support.cluster_teardowns import scene
 from tests.plane.support.controllers import HOLD, controller_deps, removal_deps
 from tests.plane.support.transports import WrappedTransport
 from unwind.addons.caches import AddonCaches
@@ -28,10 +27,10 @@ from unwind.testing.managers import manager_client, manager_connection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from tests.plane.support.cluster_teardowns import TeardownScene
     from unwind.clock import Clock
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.transport import ServerAnswer
-    from unwind.local.plane import Plane
 
 
 class Skewed(SystemClock):
@@ -85,8 +84,7 @@ async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIt
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_deadline_counts_by_the_clock_of_the_api_server(it: TeardownScene) -> None:
     await it.add_on("base", finalizers=(HOLD,))
     it.annotations = {"unwind.dev/deadline": "30m", "unwind.dev/on-deadline": "Release"}
     async with manager_client(it.client, HOME) as own:
@@ -104,8 +102,7 @@ async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, na
     await it.let_go()
 
 
-async def test_a_delayed_write_of_a_former_owner_changes_nothing(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_delayed_write_of_a_former_owner_changes_nothing(it: TeardownScene) -> None:
     await it.add_on("base", finalizers=(HOLD,))
     clock = SystemClock()
     connection = await manager_connection(it.client, HOME)

@@ -73,9 +73,8 @@ async def delete_on_hold(it: TeardownScene) -> Teardown:
     ids=["without steps", "with a deadline that is over"],
 )
 async def test_a_planted_record_does_not_keep_add_ons_from_being_removed(
-    plane: Plane, namespace: str, planted: dict[str, Any]
+    it: TeardownScene, planted: dict[str, Any]
 ) -> None:
-    it = await scene(plane, namespace)
     await it.add_on("base")
     forged = await plant(it, **planted)
     async with manager(it.client, clock=SYSTEM):
@@ -93,10 +92,7 @@ async def test_a_planted_record_does_not_keep_add_ons_from_being_removed(
     await it.let_go()
 
 
-async def test_a_record_that_was_planted_before_anything_is_deleted_is_set_aside_at_once(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_a_record_that_was_planted_before_anything_is_deleted_is_set_aside_at_once(it: TeardownScene) -> None:
     planted = await plant(it, plan=Plan())
     async with recording(it.client) as recorder, manager(it.client, recorder=recorder):
         await record(it, lambda one: "unwind.dev/set-aside" in one.metadata.labels)
@@ -168,8 +164,7 @@ async def test_a_request_that_brings_its_own_plan_is_refused_and_touches_nobody_
     await it.client.delete(TEARDOWNS, made["metadata"]["name"], uid=made["metadata"]["uid"])
 
 
-async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(it: TeardownScene) -> None:
     async with manager(it.client):
         held = await delete_on_hold(it)
         before = await it.client.get(SECRETS, KEY, namespace=HOME)
@@ -187,8 +182,7 @@ async def test_a_deleted_key_is_restored_by_a_manager_that_knows_it(plane: Plane
     await it.let_go()
 
 
-async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go(it: TeardownScene) -> None:
     async with manager(it.client):
         held = await delete_on_hold(it)
     key = await it.client.get(SECRETS, KEY, namespace=HOME)
@@ -205,8 +199,7 @@ async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go
     await it.let_go()
 
 
-async def test_a_key_is_rotated_while_a_teardown_goes_on(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_key_is_rotated_while_a_teardown_goes_on(it: TeardownScene) -> None:
     async with manager(it.client):
         held = await delete_on_hold(it)
         data = {"key-2": base64.b64encode(b"x" * 32).decode()}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.plane.support.cluster_teardowns import TeardownScene, scene
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser
 from tests.plane.support.objects import crd
@@ -22,13 +21,8 @@ from unwind.errors import UnwindError, UsageError, WouldLeakError
 from unwind.local import build, tools
 
 if TYPE_CHECKING:
-    from unwind.local.plane import Plane
+    from tests.plane.support.cluster_teardowns import TeardownScene
     from unwind.testing.charts import ChartRepository
-
-
-@pytest.fixture
-async def it(plane: Plane, namespace: str) -> TeardownScene:
-    return await scene(plane, namespace)
 
 
 @pytest.fixture

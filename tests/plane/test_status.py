@@ -8,19 +8,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest_asyncio
 
 from tests.forked_commands import UNWIND
-from tests.plane.support.cluster_teardowns import ensure_installed, manager, scene
+from tests.plane.support.cluster_teardowns import manager, scene
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.teardown_records import NOW, STUCK, Person, Record
 from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, VERSION_ANNOTATION
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, VERSION_ANNOTATION
 from unwind.api.resources import LEASES
-from unwind.api.rights import HOME
 from unwind.api.unwind import (
-    INVENTORIES,
     TEARDOWNS,
     LedgerNote,
     Release,
@@ -30,25 +27,9 @@ from unwind.api.unwind import (
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def record(plane: Plane) -> AsyncIterator[Record]:
-    client = plane.management.client
-    await ensure_installed(client)
-    made = Record(client)
-    await made.begin()
-    yield made
-    # Others look at all there are: nothing of it stays.
-    for inventory in await client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={made.uid}"):
-        metadata = inventory["metadata"]
-        await client.delete(INVENTORIES, metadata["name"], uid=metadata["uid"], namespace=HOME)
-    found = await client.get(TEARDOWNS, made.uid)
-    await client.delete(TEARDOWNS, made.uid, uid=found["metadata"]["uid"])
 
 
 async def test_status_shows_progress_blockers_their_age_and_the_actor(plane: Plane, record: Record) -> None:

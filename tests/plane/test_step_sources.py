@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.resources import CONFIG_MAPS
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Step
     from unwind.kube.client import Object
-    from unwind.local.plane import Plane
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import RemovalDeps
 
@@ -108,11 +105,6 @@ def _states(teardown: Teardown) -> dict[str, str]:
 
 def _is_held_at(name: str) -> Callable[[Teardown], bool]:
     return lambda one: one.phase is Phase.HELD and any(it.object.name == name for it in one.status.blockers)
-
-
-@pytest.fixture
-async def it(plane: Plane, namespace: str) -> TeardownScene:
-    return await scene(plane, namespace)
 
 
 async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_with_its_effort(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import DeployedScene, TeardownScene, all_controllers, manager, scene
+from tests.plane.support.cluster_teardowns import DeployedScene, TeardownScene, all_controllers, manager
 from tests.plane.support.controllers import HOLD
+from tests.plane.support.waits import until_struct
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
@@ -16,14 +15,12 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.kube.object_watch import until
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.meta import ObjectRef
-    from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
 REMOVAL = ("Removing", "Removed", "Left", "GivenUp")
@@ -41,23 +38,11 @@ def removal(summary: ClusterSummary) -> dict[str, str]:
 async def summary_until(
     it: TeardownScene, ref: ObjectRef, state: Callable[[ClusterSummary], bool], called: str
 ) -> ClusterSummary:
-    last: list[Object | None] = [None]
-
-    def look(found: Object | None) -> bool:
-        last[0] = found
-        return found is not None and state(msgspec.convert(found, ClusterSummary))
-
-    try:
-        found = await until(it.client, CLUSTER_SUMMARIES, ref.name, look, called, namespace=ref.namespace)
-    except Exception as error:
-        raise AssertionError(f"{error}: {(last[0] or {}).get('status')}") from error
-    return msgspec.convert(found, ClusterSummary)
+    client, namespace = it.client, ref.namespace
+    return await until_struct(client, CLUSTER_SUMMARIES, ref.name, ClusterSummary, state, called, namespace=namespace)
 
 
-async def test_a_summary_tells_what_blocks_it_and_who_must_act_in_step_with_the_teardown(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_a_summary_tells_what_blocks_it_and_who_must_act_in_step_with_the_teardown(it: TeardownScene) -> None:
     base = await it.add_on("base")
     top = await it.add_on("top", depends_on=("base",), objects=1, finalizers=(HOLD,))
     async with manager(it.client):
@@ -88,10 +73,7 @@ async def test_a_summary_tells_what_blocks_it_and_who_must_act_in_step_with_the_
     await it.let_go()
 
 
-async def test_a_summary_whose_removal_timed_out_is_not_removing_any_more_and_says_why(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_a_summary_whose_removal_timed_out_is_not_removing_any_more_and_says_why(it: TeardownScene) -> None:
     ref = await it.add_on("web", behaviour="RemovePolicies", objects=1, finalizers=(HOLD,))
     clock = StillClock()
     async with manager(it.client, clock=clock):
@@ -110,10 +92,7 @@ async def test_a_summary_whose_removal_timed_out_is_not_removing_any_more_and_sa
     await it.let_go()
 
 
-async def test_a_summary_whose_objects_stay_by_policy_says_so_and_is_never_removing(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_a_summary_whose_objects_stay_by_policy_says_so_and_is_never_removing(it: TeardownScene) -> None:
     ref = await it.add_on("web", behaviour="LeavePolicies")
     async with manager(it.client):
         await it.delete()
@@ -123,8 +102,7 @@ async def test_a_summary_whose_objects_stay_by_policy_says_so_and_is_never_remov
     await it.let_go()
 
 
-async def test_a_summary_of_a_released_cluster_names_the_release(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_summary_of_a_released_cluster_names_the_release(it: TeardownScene) -> None:
     ref = await it.add_on("web", objects=1, finalizers=(HOLD,))
     async with manager(it.client):
         await it.delete()
@@ -140,8 +118,7 @@ async def test_a_summary_of_a_released_cluster_names_the_release(plane: Plane, n
     await it.let_go()
 
 
-async def test_a_new_manager_tells_how_a_finished_removal_ended(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_new_manager_tells_how_a_finished_removal_ended(it: TeardownScene) -> None:
     ref = await it.add_on("web")
     async with manager(it.client):
         await it.delete()

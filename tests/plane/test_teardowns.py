@@ -21,14 +21,14 @@ from unwind.testing.clock import StillClock
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
+    from tests.plane.support.cluster_teardowns import TeardownScene
     from unwind.local.plane import Plane
 
 JANE = "unknown, see the audit log (field manager jane)"
 """Nobody saw the user: no webhook runs here, and a field manager can be anything."""
 
 
-async def test_a_chain_goes_in_reverse_of_what_depends_on_what(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_chain_goes_in_reverse_of_what_depends_on_what(it: TeardownScene) -> None:
     await it.add_on("base")
     await it.add_on("middle", depends_on=("base",))
     await it.add_on("top", depends_on=("middle",))
@@ -44,8 +44,7 @@ async def test_a_chain_goes_in_reverse_of_what_depends_on_what(plane: Plane, nam
     await it.let_go()
 
 
-async def test_the_plan_is_written_before_the_first_deletion(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_the_plan_is_written_before_the_first_deletion(it: TeardownScene) -> None:
     await it.add_on("base", finalizers=(HOLD,))
     async with manager(it.client):
         await it.delete()
@@ -61,8 +60,7 @@ async def test_the_plan_is_written_before_the_first_deletion(plane: Plane, names
     await it.let_go()
 
 
-async def test_leave_leaves_everything_and_takes_the_marks_off(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_leave_leaves_everything_and_takes_the_marks_off(it: TeardownScene) -> None:
     summary = await it.add_on("stays", behaviour="LeavePolicies")
     async with manager(it.client):
         await it.delete()
@@ -83,8 +81,7 @@ async def test_leave_leaves_everything_and_takes_the_marks_off(plane: Plane, nam
     await it.let_go()
 
 
-async def test_remove_is_given_up_after_its_time_and_what_it_needed_goes_ahead(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_remove_is_given_up_after_its_time_and_what_it_needed_goes_ahead(it: TeardownScene) -> None:
     await it.add_on("base")
     tried = await it.add_on("tried", behaviour="RemovePolicies", depends_on=("base",), finalizers=(HOLD,))
     clock = StillClock()

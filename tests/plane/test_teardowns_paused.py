@@ -105,8 +105,7 @@ async def test_a_deadline_does_not_release_a_paused_cluster(plane: Plane, namesp
     await it.let_go()
 
 
-async def test_a_paused_cluster_can_be_released_by_a_person(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_a_paused_cluster_can_be_released_by_a_person(it: TeardownScene) -> None:
     await it.add_on("web")
     await patch(it, BY_FIELD)
     async with manager(it.client):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.transports import Delay, delayed, seals
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.meta import ObjectRef
-    from unwind.local.plane import Plane
 
 
 def state(it: TeardownScene, profile: str) -> Callable[[Teardown], str]:
@@ -52,10 +51,7 @@ async def deploy(it: TeardownScene, owner: ObjectRef, name: str) -> None:
     await it.add_late(owner, name)
 
 
-async def test_removed_is_reported_only_for_what_is_sealed_and_no_seal_waits_for_a_try_step(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_removed_is_reported_only_for_what_is_sealed_and_no_seal_waits_for_a_try_step(it: TeardownScene) -> None:
     web = await it.add_on("web")
     await it.add_on("tried", behaviour="RemovePolicies", finalizers=(HOLD,))
     clock = StillClock()
@@ -77,10 +73,7 @@ async def test_removed_is_reported_only_for_what_is_sealed_and_no_seal_waits_for
     await it.let_go()
 
 
-async def test_what_is_deployed_before_the_seal_is_removed_before_the_step_is_reported(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_what_is_deployed_before_the_seal_is_removed_before_the_step_is_reported(it: TeardownScene) -> None:
     web = await it.add_on("web")
     await it.add_on("tried", behaviour="RemovePolicies", finalizers=(HOLD,))
     delay = Delay(seals(web))
@@ -101,8 +94,7 @@ async def test_what_is_deployed_before_the_seal_is_removed_before_the_step_is_re
     await it.let_go()
 
 
-async def test_steps_are_sealed_while_another_enforced_step_is_held(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_steps_are_sealed_while_another_enforced_step_is_held(it: TeardownScene) -> None:
     web = await it.add_on("web")
     await it.add_on("held", finalizers=(HOLD,))
     async with manager(it.client):
@@ -117,8 +109,7 @@ async def test_steps_are_sealed_while_another_enforced_step_is_held(plane: Plane
     await it.let_go()
 
 
-async def test_the_first_deletion_comes_before_any_seal(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_the_first_deletion_comes_before_any_seal(it: TeardownScene) -> None:
     delay = Delay(seals(*[await it.add_on(name, objects=1) for name in ("one", "two", "three")]))
     async with delayed(it.management, delay) as client, manager(client):
         await it.delete()
@@ -130,8 +121,7 @@ async def test_the_first_deletion_comes_before_any_seal(plane: Plane, namespace:
     await it.let_go()
 
 
-async def test_death_between_removal_and_seal_reports_nothing_as_removed(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
+async def test_death_between_removal_and_seal_reports_nothing_as_removed(it: TeardownScene) -> None:
     web = await it.add_on("web")
     delay = Delay(seals(web))
     async with delayed(it.management, delay) as client, manager(client):
@@ -153,11 +143,8 @@ async def test_death_between_removal_and_seal_reports_nothing_as_removed(plane: 
     await it.let_go()
 
 
-async def test_a_step_that_is_reported_as_removed_and_not_sealed_is_carried_out_again(
-    plane: Plane, namespace: str
-) -> None:
+async def test_a_step_that_is_reported_as_removed_and_not_sealed_is_carried_out_again(it: TeardownScene) -> None:
     """As an earlier version may have left it."""
-    it = await scene(plane, namespace)
     web = await it.add_on("web")
     await it.add_on("held", finalizers=(HOLD,))
     async with manager(it.client):
@@ -175,10 +162,7 @@ async def test_a_step_that_is_reported_as_removed_and_not_sealed_is_carried_out_
     await it.let_go()
 
 
-async def test_what_is_deployed_before_the_seal_is_named_when_the_cluster_is_released(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
+async def test_what_is_deployed_before_the_seal_is_named_when_the_cluster_is_released(it: TeardownScene) -> None:
     web = await it.add_on("web")
     await it.add_on("held", finalizers=(HOLD,))
     delay = Delay(seals(web))

@@ -6,16 +6,17 @@ finalizers (read from its `resetMetadata` and `resetStatus`). The members have g
 
 from __future__ import annotations
 
-import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from tests.eventually import eventually
+from tests.plane.support.cluster_moves import Arrived, owners_recorded
 from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers, ensure_installed
 from tests.plane.support.extension_registration import serve
 from tests.plane.support.profiles import condition
-from tests.plane.test_clusters_moved import Arrived, owners_recorded
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectRef
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, RECORD_KEY_SECRET, ConditionType
@@ -86,7 +87,8 @@ async def restored(plane: Plane, it: DeployedScene, client: Client, *, records: 
         if kind is not CLUSTERS:
             made[kind.kind] = await client.create(kind, as_restored(obj))
     # Velero restores Clusters last. creationTimestamps are whole seconds, so wait until theirs is later.
-    await asyncio.sleep(1.1)
+    newest = max(obj["metadata"]["creationTimestamp"] for obj in made.values())
+    await eventually(lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") > newest, "a later second")
     [cluster] = [as_restored(obj) for kind, obj in saved if kind is CLUSTERS]
     made[CLUSTERS.kind] = await client.create(CLUSTERS, cluster)
     # Cluster API would find out that the control plane is initialized.
@@ -116,10 +118,7 @@ async def test_add_ons_are_adopted_if_the_records_of_the_manager_are_not_restore
     async with all_controllers(there.client, HOME):
         await there.until_provisioned("web", cluster=name, type_="capi")
         assert {name: obj["metadata"]["uid"] for name, obj in (await there.on_member()).items()} == before
-        await there.cluster.delete()
-        teardown = await there.cluster.ended()
-        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "2/2")
-        assert await there.on_member() == {}
+        await there.torn_down("2/2")
 
 
 async def test_restored_records_delete_nothing_and_hold_the_cluster_by_name(
@@ -173,9 +172,7 @@ async def test_add_ons_are_adopted_when_the_restored_records_are_deleted(
         await there.client.delete(CLUSTER_SUMMARIES, stale, uid=found["metadata"]["uid"], namespace=namespace)
         await there.until_provisioned("web", cluster=it.cluster.name, type_="capi")
         assert {name: obj["metadata"]["uid"] for name, obj in (await there.on_member()).items()} == before
-        await there.cluster.delete()
-        teardown = await there.cluster.ended()
-        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "2/2")
+        await there.torn_down("2/2")
 
 
 async def test_a_request_for_deletion_cannot_be_restored(plane: Plane, namespace: str) -> None:

@@ -23,11 +23,13 @@ from tests.plane.support.addon_site import (
     outcomes,
     writes,
 )
+from tests.plane.support.objects import new_object
 from tests.plane.support.transports import Killed
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
-    Resource,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import HOME
 from unwind.api.unwind import EntryState
@@ -43,23 +45,10 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.kube.transport import ServerAnswer
     from unwind.local.cluster import LocalCluster
-
-
-POLICIES = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
-)
-
-
-BINDINGS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicyBinding",
-    namespaced=False,
-)
 
 
 async def test_a_refused_object_is_reported_and_the_others_are_deployed(site: AddonSite) -> None:
@@ -70,20 +59,18 @@ async def test_a_refused_object_is_reported_and_the_others_are_deployed(site: Ad
         "matchConstraints": {"resourceRules": [rule]},
         "validations": [{"expression": "!object.metadata.name.startsWith('bad')", "message": "no bad ones"}],
     }
-    policy = {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "metadata": {"name": name}, "spec": spec}
+    policy = new_object(VALIDATING_ADMISSION_POLICIES, name, spec=spec)
     selector = {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}}
     binding_spec = {
         "policyName": name,
         "validationActions": ["Deny"],
         "matchResources": {"namespaceSelector": selector},
     }
-    binding = {
-        "apiVersion": BINDINGS.api_version,
-        "kind": BINDINGS.kind,
-        "metadata": {"name": name},
-        "spec": binding_spec,
-    }
-    made = [await site.there.create(POLICIES, policy), await site.there.create(BINDINGS, binding)]
+    binding = new_object(VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec=binding_spec)
+    made = [
+        await site.there.create(VALIDATING_ADMISSION_POLICIES, policy),
+        await site.there.create(VALIDATING_ADMISSION_POLICY_BINDINGS, binding),
+    ]
     await eventually(lambda: refused_by_policy(site, "bad-probe"), "a policy in effect")
     owner = site.owner()
     service = {
@@ -98,7 +85,7 @@ async def test_a_refused_object_is_reported_and_the_others_are_deployed(site: Ad
     assert "no bad ones" in message(report, "bad")
     assert "700000" in message(report, "broken")
     assert f"ConfigMap {site.namespace}/bad: " in report.trouble
-    for resource, one in zip((POLICIES, BINDINGS), made, strict=True):
+    for resource, one in zip((VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS), made, strict=True):
         await site.there.delete(resource, name, uid=one["metadata"]["uid"])
     await eventually(lambda: admitted(site, "bad-probe"), "a policy that is gone")
     assert outcomes(await site.deploy(owner, ref)) == {"bad": CREATED, "good": UNCHANGED, "broken": FAILED}

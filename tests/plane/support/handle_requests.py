@@ -45,18 +45,12 @@ async def handle_manager(
         handles = HandleCaches(own, [kind for kind in HANDLES if kind.source in sources])
         reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=sources)
         shared, refused = controller_deps(own), partial(refusals, home=home)
+        kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
         components = (
             caches,
             policy_caches,
             handles,
-            HandleController(
-                shared,
-                policy_caches,
-                handles,
-                caches,
-                reader,
-                KubeconfigClusters(own, deps.members, clock=SYSTEM),
-            ),
+            HandleController(shared, policy_caches, handles, caches, reader, kubeconfigs),
             RequestController(
                 shared,
                 caches,

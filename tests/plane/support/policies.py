@@ -228,20 +228,14 @@ class PolicyScene:
                 ]
                 if profiles:
                     sources.append(SummarySteps(own, profiles, policies=reader))
+                kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
                 parts = (
                     caches,
                     policy_caches,
                     handles,
                     ClusterTeardownController(shared, caches, deps, sources=sources, may_release=ReleaseReview(own)),
                     PolicyController(shared, policy_caches, handles, caches, reader, OpenGate()),
-                    HandleController(
-                        shared,
-                        policy_caches,
-                        handles,
-                        caches,
-                        reader,
-                        KubeconfigClusters(own, deps.members, clock=SYSTEM),
-                    ),
+                    HandleController(shared, policy_caches, handles, caches, reader, kubeconfigs),
                 )
                 async with running_components(parts):
                     yield

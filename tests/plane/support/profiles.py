@@ -18,6 +18,7 @@ from tests.namespaces import drop
 from tests.owners import Owner
 from tests.plane.support.controllers import HOLD, addon_controllers, removal_deps, running_components
 from tests.plane.support.objects import until_there
+from tests.plane.support.waits import until_struct
 from unwind.addons.caches import AddonCaches
 from unwind.api.names import SVELTOS_PAUSED_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
@@ -282,25 +283,16 @@ class ProfileScene(MemberConfigMaps):
         cluster: str = "edge",
         type_: str = "sveltos",
     ) -> ClusterSummary:
-        last: list[Object | None] = [None]
-
-        def look(it: Object | None) -> bool:
-            last[0] = it
-            return it is not None and holds(msgspec.convert(it, ClusterSummary))
-
-        try:
-            found = await object_watch.until(
-                self.client,
-                CLUSTER_SUMMARIES,
-                self.summary_name(profile, cluster, type_),
-                look,
-                called,
-                namespace=self.namespace,
-                within=30,
-            )
-        except Exception as error:
-            raise AssertionError(f"{error}: {(last[0] or {}).get('status')}") from error
-        return msgspec.convert(found, ClusterSummary)
+        return await until_struct(
+            self.client,
+            CLUSTER_SUMMARIES,
+            self.summary_name(profile, cluster, type_),
+            ClusterSummary,
+            holds,
+            called,
+            namespace=self.namespace,
+            within=30,
+        )
 
     async def until_provisioned(self, *profiles: str, cluster: str = "edge", type_: str = "sveltos") -> None:
         for profile in profiles:

@@ -62,25 +62,18 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+    from unwind.teardown.requested_steps import RequestSource
+    from unwind.teardown.step_removers import RemovalDeps
 
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 """What a person grants to a manager that is to delete whatever is asked for: see docs/delete.md."""
 
 
 @asynccontextmanager
-async def manager(
-    client: Client,
-    home: str,
-    *,
-    clock: Clock = SYSTEM,
-    plugins: tuple[Plugin, ...] = (),
-    recorder: Recorder | None = None,
-) -> AsyncIterator[RequestController]:
-    """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
-    async with (
-        manager_client(client, home) as own,
-        request_controller(own, home, clock=clock, plugins=plugins, recorder=recorder) as (caches, controller),
-    ):
+async def manager(client: Client, home: str, **more: Any) -> AsyncIterator[RequestController]:
+    """What carries requests out, as long as the context lasts; then it is gone as if it had been killed. `more`: what
+    `request_controller` takes."""
+    async with manager_client(client, home) as own, request_controller(own, home, **more) as (caches, controller):
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
         async with running_components((caches, controller, shards)):
@@ -96,6 +89,7 @@ async def request_controller(
     clock: Clock = SYSTEM,
     plugins: tuple[Plugin, ...] = (),
     recorder: Recorder | None = None,
+    others: Callable[[RemovalDeps], Callable[[Teardown], RequestSource | None]] = lambda _: lambda _: None,
 ) -> AsyncIterator[tuple[AddonCaches, RequestController]]:
     """The controller of requests with its caches; neither runs."""
     caches = AddonCaches(client, clock=clock)
@@ -107,6 +101,7 @@ async def request_controller(
                 caches,
                 deps,
                 refusals=partial(refusals, home=home),
+                others=others(deps),
             ),
         )
 

@@ -127,6 +127,14 @@ class Record:
         wanted = Teardown(metadata=ObjectMeta(name=self.uid), spec=spec)
         await self.client.create(TEARDOWNS, manifest(TEARDOWNS, wanted))
 
+    async def remove(self) -> None:
+        """Delete it and its Inventories: other tests read all that there are."""
+        for inventory in await self.client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={self.uid}"):
+            metadata = inventory["metadata"]
+            await self.client.delete(INVENTORIES, metadata["name"], uid=metadata["uid"], namespace=HOME)
+        found = await self.client.get(TEARDOWNS, self.uid)
+        await self.client.delete(TEARDOWNS, self.uid, uid=found["metadata"]["uid"])
+
     async def comes_to(
         self,
         phase: str,
