@@ -48,7 +48,10 @@ def said_of(summary: ClusterSummary) -> tuple[TeardownNotice, ...]:
     """The notices of a Teardown about a summary's clusterDeletionBehavior (pure)."""
     profile, behaves = profile_or_self(summary), behaviour(summary)
     if isinstance(behaves, Unknown):
-        message = f"clusterDeletionBehavior of {profile}: {behaves}; nothing is removed from this cluster"
+        message = (
+            f"clusterDeletionBehavior of {profile}: {behaves}; nothing is removed from this cluster until it is"
+            " corrected"
+        )
         return (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     if (
         summary.spec.cluster_profile_spec.cluster_deletion_behavior is None

@@ -196,7 +196,9 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _unknown(policy: TeardownPolicy, what: str) -> TeardownNotice:
-    message = f"TeardownPolicy {policy.metadata.name}: {what}; nothing is removed from this cluster"
+    message = (
+        f"TeardownPolicy {policy.metadata.name}: {what}; nothing is removed from this cluster until this is corrected"
+    )
     return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
 
 

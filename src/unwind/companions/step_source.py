@@ -232,7 +232,9 @@ def _unknown(
     if not decisions.enforced:
         steps = tuple(_recorded_steps(recorded, ()))
         return SourceSteps(steps=steps, warnings=(message,), said=decisions.said, terms=decisions.terms)
-    notice = TeardownNotice(ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster")
+    notice = TeardownNotice(
+        ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster until it can be read"
+    )
     return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
 
 

@@ -228,7 +228,8 @@ class DeleterRegistry:
         except BaseException as error:
             # A plain function cannot be cancelled, so whatever it raises is its own error.
             raise PermanentError(
-                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {error_message(error)}",
+                f"cannot delete {ctx.ref}: deleter {link.name} failed to check whether it applies:"
+                f" {error_message(error)}",
                 reason=Reason.HELD,
                 remedy="fix the plugin, then restart the manager",
             ) from error

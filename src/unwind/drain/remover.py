@@ -218,7 +218,7 @@ class _DrainRemoval:
             kinds=(Kinds("*", "*"),),
             delete=self._delete,
             order=FIRST,
-            about="Keep what a policy excludes, and remember whether the cleanup of a drained object can be seen.",
+            about="Keep what a TeardownPolicy excludes from its drain, and record if a finalizer shows the cleanup.",
         )
 
     async def _delete(self, ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002

@@ -311,5 +311,7 @@ def _unknown(
     if not any(decision.effort is Effort.ENFORCE for decision in decided.values()):
         steps = _recorded_steps(own, (), leave=True)
         return SourceSteps(steps=steps, warnings=(message,), said=policies.said, terms=policies.terms)
-    notice = TeardownNotice(ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster")
+    notice = TeardownNotice(
+        ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster until it can be read"
+    )
     return SourceSteps(said=(*policies.said, notice), terms=policies.terms)

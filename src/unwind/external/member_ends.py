@@ -14,6 +14,7 @@ import msgspec
 
 from unwind.api.names import (
     CREDENTIALS_PREFIX,
+    DELETE_POLICY_ANNOTATION,
     EXTERNAL_LABEL,
     EXTERNAL_MEMBER_ANNOTATION,
     EXTERNAL_NAMESPACES_ANNOTATION,
@@ -108,7 +109,8 @@ class MemberEnds:
             raise PermanentError(
                 f"cannot delete {external.name} resources of objects on {member}: {external.name} takes no credentials",
                 reason=Reason.HELD,
-                remedy="delete the external resource by hand, or set the delete policy of the object to skip",
+                remedy="delete the external resource by hand, or annotate the object with"
+                f" {DELETE_POLICY_ANNOTATION}=skip",
             )
         # Many objects that are deleted together ask at once.
         secrets = await self._listing.ask(external.name, lambda: self._secrets(external.name))

@@ -92,7 +92,10 @@ def step_of(member: Cluster, works: Sequence[ObjectRef], voices: ClusterVoices |
     strategy = member.removal
     said: tuple[TeardownNotice, ...] = ()
     if isinstance(strategy, Unknown):
-        message = f"removeStrategy of member {member.metadata.name}: {strategy}; nothing is removed from this cluster"
+        message = (
+            f"removeStrategy of member {member.metadata.name}: {strategy}; nothing is removed from this cluster until"
+            " it is corrected"
+        )
         said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     draft = Draft(
         name=step_name(member),

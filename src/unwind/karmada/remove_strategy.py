@@ -44,7 +44,7 @@ def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) 
     if isinstance(strategy, Unknown):
         message = (
             f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}; nothing is removed from the member"
-            " and it is not unjoined"
+            " and it is not unjoined until it is corrected"
         )
         said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     steps = tuple(

@@ -159,7 +159,9 @@ async def test_who_was_never_chosen_does_not_come_in_over_a_tombstone() -> None:
 async def test_a_predicate_that_fails_holds_the_object() -> None:
     end = FakeEnd()
     registry = DeleterRegistry([Trace().link("fragile", when=lambda obj: obj["spec"]["x"] == 1)])
-    with pytest.raises(PermanentError, match="cannot delete ConfigMap default/one: the predicate of fragile failed"):
+    with pytest.raises(
+        PermanentError, match="cannot delete ConfigMap default/one: deleter fragile failed to check whether it applies"
+    ):
         await enter(registry, end, context(), OBJECT)
     assert end.calls == 0
 
