@@ -15,8 +15,11 @@ from unwind.api.unwind import Plan
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.flux import FluxCompanion, FoundHandle, handles_of
 from unwind.companions.flux_inventory import parse_id
+from unwind.deleters.outcomes import Again
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
+from unwind.kube.decoding import Metadata
+from unwind.members.contents import Content
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import ORDER_LOST, order_lost
 
@@ -159,3 +162,43 @@ async def test_a_kubeconfig_with_another_proxy_is_of_another_cluster_and_nothing
         companion = FluxCompanion(cast("Any", client))
         assert await companion.is_of_target(target, member, "shop", SecretKey(name="copy")) is False
     assert asked == []
+
+
+SUSPENDED = {"suspend": True, "prune": True, "kubeConfig": {"secretRef": {"name": "prod-kubeconfig"}}}
+CLUSTER = ClusterTarget(ref=ObjectRef(kind="Cluster", namespace="shop", name="prod"), secret="prod")  # noqa: S106 - a name
+
+
+async def own_removal(
+    spec: dict[str, Any], *inventory: str, removes: bool = True, left: list[Content] | None = None
+) -> Any:
+    """What Unwind does about the objects of a Kustomization. `removes`: whether the policies let it remove them."""
+    entries = {"entries": [{"id": item, "v": "v1"} for item in inventory]}
+    meta = {"name": "apps", "namespace": "shop", "uid": "apps"}
+    handle = {"kind": "Kustomization", "metadata": meta, "spec": spec, "status": {"inventory": entries}}
+    companion = FluxCompanion(cast("Any", None), removes=AsyncMock(return_value=removes))
+    return await companion.own_removal(handle, CLUSTER, cast("Any", None), left or [])
+
+
+@pytest.mark.parametrize(
+    "spec", [SUSPENDED, {**SUSPENDED, "suspend": False, "deletionPolicy": "Orphan"}, {"suspend": True}]
+)
+async def test_unwind_removes_what_flux_would_leave_only_if_the_policies_let_it(spec: dict[str, Any]) -> None:
+    assert await own_removal(spec, "shop_web__ConfigMap")
+    assert await own_removal(spec, "shop_web__ConfigMap", removes=False) is None
+
+
+@pytest.mark.parametrize("change", [{}, {"deletionPolicy": "Purge"}], ids=["Flux removes it", "an unknown policy"])
+async def test_unwind_removes_nothing_that_flux_would_not_leave_for_certain(change: dict[str, Any]) -> None:
+    assert await own_removal({**SUSPENDED, "suspend": False, **change}, "shop_web__ConfigMap") is None
+
+
+async def test_unwind_never_removes_flux_itself() -> None:
+    assert await own_removal({"suspend": True, "prune": True}, *ITSELF, "shop_web_apps_Deployment") is None
+
+
+async def test_a_nested_handle_that_is_not_being_deleted_holds_what_unwind_would_remove() -> None:
+    going = Content(KUSTOMIZATIONS, Metadata(name="a", uid="a", resource_version="1", deletion_timestamp="now"))
+    assert await own_removal(SUSPENDED, left=[going])
+    staying = Content(KUSTOMIZATIONS, Metadata(name="b", namespace="shop", uid="b", resource_version="1"))
+    with pytest.raises(Again, match="Kustomization shop/b would be deleted with all that it deployed"):
+        await own_removal(SUSPENDED, left=[going, staying])
