@@ -256,8 +256,10 @@ class Withdrawals:
         return any(item.busy for item in self._withdrawals.values() if item.cluster == cluster)
 
     def _calm_down(self, cluster: Hashable) -> None:
-        if calm := self._calm.pop(cluster, None):
-            calm.set()
+        """Wake the removals from a cluster that wait for all others. Not at each end of another one: there may be
+        hundreds, and each would look at all."""
+        if cluster in self._calm and not self._is_busy(cluster):
+            self._calm.pop(cluster).set()
 
     def _progressed(self, withdrawal: Withdrawal) -> None:
         if withdrawal.runner.over.is_set():
