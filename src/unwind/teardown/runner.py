@@ -205,6 +205,8 @@ class TeardownRunner:
                 self._at_hand = await self._deps.inventories.by_owner(self.target.ref.uid)
         for name in self._progress.ready:
             self._start(group, name)
+            # The first of hundreds of steps deletes its objects while the others start.
+            await asyncio.sleep(0)
         if resumed:
             await self._resume(resumed)
         if self._progress.finished and not self._open:
