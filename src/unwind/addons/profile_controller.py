@@ -105,7 +105,6 @@ class ProfileController(Controller[ProfileKey]):
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         key = ProfileKey(kind, *change.key)
         old, new = change.old, change.new
-        self._queue.add(key)
         if (
             old
             and new
@@ -117,7 +116,12 @@ class ProfileController(Controller[ProfileKey]):
             )
             and is_paused(old.metadata) is is_paused(new.metadata)
         ):
-            return  # only its status or a label changed
+            # Only its status or a label changed. After our own status write there is nothing to write: a timer for it
+            # would move the next write of the status forward, into the deletions that the next change causes.
+            if self._status_patch(key, new):
+                self._queue.add(key)
+            return
+        self._queue.add(key)
         self._enqueue(key, new)
         if (old.spec.depends_on if old else ()) != (new.spec.depends_on if new else ()):
             # A dependency cycle with other profiles may have been closed or broken.
@@ -394,8 +398,8 @@ class ProfileController(Controller[ProfileKey]):
 
         await revise(self._client, informer.view.resource, {"metadata": read}, change)
 
-    async def _write_status(self, key: ProfileKey, profile: SeenProfile) -> None:
-        """Write the matching clusters and the conditions."""
+    def _status_patch(self, key: ProfileKey, profile: SeenProfile) -> Object:
+        """The fields of the status that are not as they should be: matching clusters and conditions."""
         matching_clusters = tuple(
             sorted(
                 (_reference(item) for item in self._matching(key, profile)),
@@ -408,6 +412,10 @@ class ProfileController(Controller[ProfileKey]):
             status["matchingClusters"] = msgspec.to_builtins(matching_clusters)
         if conditions is not profile.status.conditions:
             status["conditions"] = msgspec.to_builtins(conditions)
+        return status
+
+    async def _write_status(self, key: ProfileKey, profile: SeenProfile) -> None:
+        status, conditions = self._status_patch(key, profile), self._conditions(key, profile)
         if not status:
             return
         informer, meta = self._caches.of_kind(key.kind), profile.metadata
