@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Object
     from unwind.kube.controller import ControllerDeps
+    from unwind.members.members import Members
     from unwind.members.targets import AddonTarget
     from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
@@ -65,11 +66,13 @@ class ProfileController(Controller[ProfileKey]):
         shared: ControllerDeps,
         caches: AddonCaches,
         *,
+        members: Members,
         gate: GateStatus | None = None,
         gates: ChosenGates | None = None,
     ) -> None:
         """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
         super().__init__(shared, caches)
+        self._members = members
         self._gated = Gated(gate, shared.recorder, self._gate_changed, gates)
         self._taken: dict[ProfileMatch, str] = {}
         """Why a summary cannot be created: its name is in use by another profile or cluster."""
@@ -302,6 +305,8 @@ class ProfileController(Controller[ProfileKey]):
 
         Decided by fresh reads, not from a cache that may be stale (docs/architecture.md, Fresh reads open gates).
         """
+        if there := self._caches.target(pair.cluster):
+            self._members.expect(there)
         async with asyncio.TaskGroup() as reading:
             what = reading.create_task(self._caches.read_profile(pair.profile))
             whereto = reading.create_task(self._caches.read_target(pair.cluster))

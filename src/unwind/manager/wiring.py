@@ -303,7 +303,9 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
     assert isinstance(caches, AddonCaches)  # noqa: S101 - for the type checker
     return Components(
         controllers=(
-            ProfileController(controllers, caches, gate=shared.registration, gates=shared.gates),
+            ProfileController(
+                controllers, caches, members=shared.deployment.members, gate=shared.registration, gates=shared.gates
+            ),
             SummaryController(
                 controllers,
                 caches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -80,6 +80,8 @@ class Members:
         self._group = asyncio.TaskGroup()
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._expected: set[str] = set()
+        """The uids of targets that are being connected to in the background."""
         self._shared: dict[str, _Shared] = {}
         """By connection: a cluster is opened and watched once, whatever objects represent it."""
         self._ways: dict[str, str] = {}
@@ -141,6 +143,24 @@ class Members:
         self._outdate(uid, key)
         self._read[uid] = (now, way, key)
         return way, key
+
+    def expect(self, target: ClusterTarget) -> None:
+        """Connect to a member in the background, because it is used in a moment. Errors are raised when it is used."""
+        uid = target.ref.uid
+        if uid not in self._expected and not self._closing:
+            self._expected.add(uid)
+            # Without the fence of the caller, as others use the connection, too.
+            task = fencing.unfenced().run(self._group.create_task, self._meet(target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _meet(self, target: ClusterTarget) -> None:
+        try:
+            with suppress(Exception):  # it is raised again when the member is used
+                async with self.member(target):
+                    pass
+        finally:
+            self._expected.discard(target.ref.uid)
 
     def reread(self, uid: str) -> None:
         """Read the credentials of a target again on the next use, although they were read a moment ago: its Secret has

@@ -84,7 +84,7 @@ def addon_controllers(
     shared = controller_deps(client, owner=owner, metrics=metrics, clock=deps.clock)
     records = WithdrawalRecords(shared, caches, deps, keys=keys)
     return (
-        ProfileController(shared, caches),
+        ProfileController(shared, caches, members=deps.members),
         records,
         SummaryController(shared, caches, deps, records=records, helm=helm),
         ConfigurationController(shared, caches, deps.inventories),

@@ -23,6 +23,7 @@ from unwind.kube.events import Recorder
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import ServerAnswer
+from unwind.members.members import Members
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -94,7 +95,7 @@ async def reconciles_after(status: Object) -> int:
     shared = ControllerDeps(
         client=client, owner=Owner(), metrics=Metrics(registry), recorder=Recorder(client, instance="test")
     )
-    controller = ProfileController(shared, caches)
+    controller = ProfileController(shared, caches, members=Members(client))
     caches.cluster_profiles.subscribe(lambda change: changed.set() if change.old else None)
 
     def reconciles() -> int:

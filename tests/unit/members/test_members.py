@@ -10,10 +10,12 @@ import pytest
 
 from tests.owners import Owner
 from unwind.api.meta import ObjectRef
+from unwind.api.resources import SECRETS
 from unwind.kube.errors import UnreachableError
 from unwind.kube.fencing import Fences
 from unwind.members.member import Member
 from unwind.members.members import Members
+from unwind.members.targets import ClusterTarget
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 
@@ -59,6 +61,23 @@ async def test_a_user_that_fails_or_is_cancelled_gives_the_member_back() -> None
         await asyncio.gather(hanging, return_exceptions=True)
         clock.advance(3600)
         assert members.open == 0
+
+
+async def test_a_member_that_is_expected_is_connected_to_once_and_raises_its_errors_when_it_is_used() -> None:
+    objects = Objects(resources=())
+    ref = ObjectRef(kind="SveltosCluster", namespace="default", name="edge", uid="edge")
+    target = ClusterTarget(ref=ref, secret="gone")  # noqa: S106 - a name
+    async with Members(objects.client, clock=StillClock()) as members:
+        members.expect(target)
+        members.expect(target)
+        async with asyncio.timeout(30):
+            while not objects.requests:
+                await asyncio.sleep(0)
+        with pytest.raises(UnreachableError, match="not found"):
+            async with members.member(target):
+                pass
+        read = f"GET {SECRETS.path('gone', namespace='default')}"
+        assert objects.requests == [read, read]  # in the background, and by its user
 
 
 async def test_no_member_is_opened_after_the_end() -> None:
