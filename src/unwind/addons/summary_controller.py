@@ -310,8 +310,6 @@ class SummaryController(Controller[Key]):
 
     async def _put(self, summary: ClusterSummary, target: AddonTarget) -> None:
         """Deploy the summary to its cluster and report the result."""
-        if not cluster_summaries.provisioned(summary):
-            self._deploying.deps.members.expect(target)  # while its sources are read
         try:
             work = await self._prepared.take(self._deploying, summary, self._caches.profile_of_summary(summary), target)
             if work is None:

@@ -97,11 +97,14 @@ class SummaryDeployment:
     async def prepare(
         self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> DeploymentTask | None:
-        """The deployment to run; None if it is already done. Changes nothing and reads no member."""
+        """The deployment to run; None if it is already done. Changes nothing, and needs no member."""
         spec = summary.spec.cluster_profile_spec
         once = spec.sync_mode == SyncMode.ONE_TIME
-        if once and cluster_summaries.provisioned(summary):
+        provisioned = cluster_summaries.provisioned(summary)
+        if once and provisioned:
             return None
+        if not provisioned:
+            self.deps.members.expect(target)  # while the sources are read
         key = cluster_summaries.profile_of(summary)
         tenant = key.namespace if key else ""
         namespace = summary.spec.cluster_namespace

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from unwind.clock import Clock, Timer
-    from unwind.kube.client import Object
     from unwind.kube.kubeconfig import ClusterConnection
     from unwind.members.targets import ClusterTarget
 
@@ -76,7 +75,7 @@ class Members:
         self._clock = clock
         self._troubled = troubled
         self._observe = observe
-        self._secrets: SingleFlight[Object] = SingleFlight()
+        self._reading: SingleFlight[tuple[ClusterConnection, str]] = SingleFlight()
         self._group = asyncio.TaskGroup()
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,13 +131,21 @@ class Members:
     async def _way(self, target: ClusterTarget) -> tuple[ClusterConnection, str]:
         """Its connection, and the key of it. Read each time unless it was read a moment ago: a rotated Secret is a new
         connection, and the old credentials may be revoked."""
+        # One read serves concurrent callers.
+        key = target.ref.uid, target.home, target.secret
+        return self._recent_way(target) or await self._reading.ask(key, lambda: self._read_way(target))
+
+    def _recent_way(self, target: ClusterTarget) -> tuple[ClusterConnection, str] | None:
+        uid = target.ref.uid
+        last = self._read.get(uid)
+        recent = last and self._clock.monotonic() - last[0] < RECENT and self._ways.get(uid) == last[2]
+        return last[1:] if last and recent else None
+
+    async def _read_way(self, target: ClusterTarget) -> tuple[ClusterConnection, str]:
+        if recent := self._recent_way(target):
+            return recent  # it was read while this call waited for its turn
         uid, now = target.ref.uid, self._clock.monotonic()
-        if (last := self._read.get(uid)) and now - last[0] < RECENT and self._ways.get(uid) == last[2]:
-            return last[1:]
-        found = await self._secrets.ask(
-            (target.home, target.secret), lambda: credentials.read_secret(self._client, target)
-        )
-        way = credentials.connection(target, found)
+        way = credentials.connection(target, await credentials.read_secret(self._client, target))
         key = _digest(way)
         self._outdate(uid, key)
         self._read[uid] = (now, way, key)

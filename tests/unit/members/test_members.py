@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 from typing import TYPE_CHECKING, cast
 
@@ -11,8 +12,10 @@ import pytest
 from tests.owners import Owner
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import SECRETS
+from unwind.kube import kubeconfig
 from unwind.kube.errors import UnreachableError
 from unwind.kube.fencing import Fences
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.members.member import Member
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
@@ -78,6 +81,23 @@ async def test_a_member_that_is_expected_is_connected_to_once_and_raises_its_err
                 pass
         read = f"GET {SECRETS.path('gone', namespace='default')}"
         assert objects.requests == [read, read]  # in the background, and by its user
+
+
+async def test_a_user_that_comes_while_the_credentials_are_read_does_not_read_them_again() -> None:
+    objects = Objects(resources=())
+    nowhere = kubeconfig.document(ClusterConnection(server="https://127.0.0.1:1"), cluster="edge", user="admin")
+    data = {"kubeconfig": base64.b64encode(nowhere.encode()).decode()}
+    objects.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "edge"}, "data": data})
+    ref = ObjectRef(kind="SveltosCluster", namespace="default", name="edge", uid="edge")
+    target = ClusterTarget(ref=ref, secret="edge")  # noqa: S106 - a name
+    async with asyncio.timeout(30), Members(objects.client, clock=StillClock()) as members:
+        members.expect(target)
+        while not objects.requests:
+            await asyncio.sleep(0)
+        with pytest.raises(UnreachableError, match="cannot connect"):
+            async with members.member(target):
+                pass
+    assert objects.requests == [f"GET {SECRETS.path('edge', namespace='default')}"]
 
 
 async def test_no_member_is_opened_after_the_end() -> None:
