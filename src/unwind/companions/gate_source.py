@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unwind.api.fields import Unknown
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Gate
-from unwind.companions import policies
+from unwind.companions import gate_choice, policies
 from unwind.companions.policy_reader import labels_of
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 
@@ -58,7 +58,7 @@ class PolicyGates:
 
     async def requested_by(self, target: AddonTarget) -> tuple[str, ...]:
         """The policies by which a DELETE of a Cluster starts its teardown, read from the API server."""
-        return policies.requesting((await self._policies.of(target)).policies)
+        return gate_choice.requesting((await self._policies.of(target)).policies)
 
     def follow(self, changed: Callable[[], None]) -> None:
         def namespace_changed(change: Change[Metadata]) -> None:

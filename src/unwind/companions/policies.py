@@ -6,7 +6,6 @@ What holds: whatever any policy enforces. A step with both is held, and nothing 
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import msgspec
 
 from unwind.api.annotation_values import OnDeadline, parse_duration
 from unwind.api.fields import Unknown
-from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, RESELECT_ANNOTATION
+from unwind.api.names import RESELECT_ANNOTATION
 from unwind.api.policies import DrainPhase, OnDelete, Operator, SourceKind, Suspended, TeardownPolicy
 from unwind.api.resources import BUILT_IN_GROUPS
 from unwind.api.unwind import Effort, Gate, PolicyRef
@@ -298,110 +297,6 @@ def _names_exactly(source: PolicySource, handle: ObjectRef) -> bool:
 
 def _among(name: str, patterns: Collection[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-# Gate
-
-# The strictest first. It can only be Auto if no policy says more, so its place decides only about the message.
-_STRICTNESS = (Gate.ADMISSION, Gate.MACHINES, Gate.HOOK, Gate.AUTO, Gate.NONE)
-
-
-class EffectiveGate(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate of a cluster, and why it has this one."""
-
-    kind: Gate | Unknown
-    """Hook, Machines, Admission or None. Unknown: a policy has an unknown value; nothing is armed, nothing disarmed."""
-    why: str
-    asked: bool
-    """Whether a policy asks for a gate: None was not chosen."""
-    conflict: str = ""
-    """Policies that choose different gates; empty if they agree. The strictest counts."""
-
-
-def effective_gate(policies: Sequence[TeardownPolicy], *, has_class: bool) -> EffectiveGate:
-    """The gate of a cluster that these policies select, which must be at least one: the strictest of all.
-
-    `has_class`: Cluster API calls the hook for the cluster, whatever the policies say.
-    """
-    words = {policy.metadata.name: Gate.read(policy.spec.gate) for policy in policies}
-    for name, word in words.items():
-        if isinstance(word, Unknown):
-            return EffectiveGate(kind=word, why=f"TeardownPolicy {name}: gate {word}", asked=True)
-    chosen = next(gate for gate in _STRICTNESS if gate in words.values())
-    by = f"TeardownPolicy {_names(sorted(name for name, word in words.items() if word is chosen))} says {chosen}"
-    # Auto gives way to every other word: it is no wish of its own.
-    others = {name: word for name, word in words.items() if word not in (chosen, Gate.AUTO)}
-    conflict = ""
-    if others and chosen is not Gate.AUTO:
-        said = ", ".join(f"{name} says {word}" for name, word in sorted(others.items()))
-        conflict = f"{by} and {said}: {chosen} counts"
-    kind, why = chosen, conflict or by
-    if chosen not in (Gate.MACHINES, Gate.ADMISSION):
-        kind = Gate.HOOK if has_class else Gate.NONE
-        calls = "calls the hook" if has_class else "calls no hook for a Cluster without ClusterClass"
-        why = f"{why}; Cluster API {calls}"
-    return EffectiveGate(kind=kind, why=why, asked=chosen is not Gate.NONE, conflict=conflict)
-
-
-def requesting(policies: Iterable[TeardownPolicy]) -> tuple[str, ...]:
-    """The policies by which a DELETE of a cluster that they select starts its teardown: all that say `gate: Admission`
-    must say so, and all values must be known. Empty: it is refused, or has another gate."""
-    found = list(policies)
-    chosen = [policy for policy in found if policy.spec.gate == Gate.ADMISSION]
-    agreed = all(policy.spec.admission and policy.spec.admission.on_delete == OnDelete.REQUEST for policy in chosen)
-    if not agreed or any(map(unknown_words, found)):
-        return ()
-    return tuple(policy.metadata.name for policy in chosen)
-
-
-# Deadline
-
-
-class EffectiveDeadline(msgspec.Struct, frozen=True, kw_only=True):
-    """The deadline of a teardown, and where each value is from."""
-
-    deadline: str = ""
-    """Empty: it waits forever."""
-    deadline_from: str = ""
-    on_deadline: str = OnDeadline.HOLD.value
-    on_deadline_from: str = ""
-
-
-def effective_deadline(policies: Sequence[TeardownPolicy], annotations: Mapping[str, str]) -> EffectiveDeadline:
-    """The deadline of a cluster that these policies select, which must be at least one.
-
-    The latest deadline counts, and Hold. Annotations of the Cluster can only make it later, or Hold.
-    """
-    spans = [
-        (_span(policy.spec.deadline), policy.spec.deadline, f"TeardownPolicy {policy.metadata.name}")
-        for policy in policies
-    ]
-    if (said := annotations.get(DEADLINE_ANNOTATION)) is not None:
-        spans.append((_span(said), said, f"annotation {DEADLINE_ANNOTATION}"))
-    latest = max(span for span, _, _ in spans)
-    [deadline, *_] = sorted(text for span, text, _ in spans if span == latest)
-    words = [
-        (OnDeadline.read(policy.spec.on_deadline), f"TeardownPolicy {policy.metadata.name}") for policy in policies
-    ]
-    if (said := annotations.get(ON_DEADLINE_ANNOTATION)) is not None:
-        words.append((OnDeadline.read(said), f"annotation {ON_DEADLINE_ANNOTATION}"))
-    holds = [where for word, where in words if word is not OnDeadline.RELEASE]
-    return EffectiveDeadline(
-        deadline="" if latest == timedelta.max else deadline,
-        deadline_from=_sources(where for span, _, where in spans if span == latest),
-        on_deadline=(OnDeadline.HOLD if holds else OnDeadline.RELEASE).value,
-        on_deadline_from=_sources(holds or [where for _, where in words]),
-    )
-
-
-def _span(text: str) -> timedelta:
-    """A duration; the longest one if there is no deadline, or it is not known."""
-    span = parse_duration(text) if text else None
-    return span if isinstance(span, timedelta) else timedelta.max
-
-
-def _sources(found: Iterable[str]) -> str:
-    return ", ".join(sorted(found))
 
 
 def _names(policies: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.api.policies import TEARDOWN_POLICIES, PolicyGate, TeardownPolicy
 from unwind.api.unwind import Gate
-from unwind.companions import policies, policy_status
+from unwind.companions import gate_choice, policies, policy_status
 from unwind.companions.companion import step_name
 from unwind.companions.policies import Selection
 from unwind.companions.policy_reader import labels_of
@@ -27,8 +27,9 @@ from unwind.teardown.deletion_gate import NOT_INSTALLED, GateFault
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
+    from unwind.companions.gate_choice import EffectiveGate
     from unwind.companions.handle_caches import HandleCaches
-    from unwind.companions.policies import EffectiveGate, StepDecision
+    from unwind.companions.policies import StepDecision
     from unwind.companions.policy_reader import Policies, PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
@@ -155,7 +156,7 @@ class PolicyController(Controller[str]):
         if selection is Selection.NO:
             return None
         all_ = self._policies.known(target).policies
-        found = policies.effective_gate(all_ or (policy,), has_class=target.has_class)
+        found = gate_choice.effective_gate(all_ or (policy,), has_class=target.has_class)
         gate, fault = self._gate_of(policy, target, found)
         why = found.why
         if found.kind is Gate.MACHINES and gate is PolicyGate.ARMED and self._machines:

@@ -14,7 +14,7 @@ from unwind.api.names import ConditionType, Reason
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind, TeardownPolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.companions import policies
+from unwind.companions import gate_choice, policies, policy_deadline
 from unwind.companions.policies import Selection
 from unwind.companions.step_source import HandleDecision
 from unwind.kube import decoding
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Effort, Step
     from unwind.clock import Clock
     from unwind.companions.companion import Handle
-    from unwind.companions.policies import EffectiveGate, StepDecision
+    from unwind.companions.gate_choice import EffectiveGate
+    from unwind.companions.policies import StepDecision
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
@@ -101,7 +102,7 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gate(self) -> EffectiveGate | None:
         """The gate that they choose together; None if no policy selects the cluster."""
-        return policies.effective_gate(self.policies, has_class=self.has_class) if self.policies else None
+        return gate_choice.effective_gate(self.policies, has_class=self.has_class) if self.policies else None
 
     @property
     def sources(self) -> frozenset[SourceKind]:
@@ -141,8 +142,8 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
         """The deadline and the order that they set; None if no policy selects the cluster."""
         if not self.policies:
             return None
-        found = policies.effective_deadline(self.policies, self.annotations)
-        gate = policies.effective_gate(self.policies, has_class=self.has_class)
+        found = policy_deadline.effective_deadline(self.policies, self.annotations)
+        gate = gate_choice.effective_gate(self.policies, has_class=self.has_class)
         return PolicyTerms(
             policies=tuple(map(policies.recorded, self.policies)),
             deadline=found.deadline,

@@ -11,7 +11,7 @@ from unwind.api.meta import ref_of
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
-from unwind.companions import flux_inventory, policies
+from unwind.companions import flux_inventory, policies, policy_deadline
 from unwind.companions.companion import Handle
 from unwind.companions.handle_caches import HANDLES, HandleKind, HandleObject
 from unwind.companions.policies import Selection
@@ -149,7 +149,7 @@ def _cluster(
             steps.append(
                 PreviewedStep(name=name, effort=said.effort.value, effort_from=said.policies, conflict=said.conflict)
             )
-    deadline = policies.effective_deadline(chosen, target.annotations)
+    deadline = policy_deadline.effective_deadline(chosen, target.annotations)
     return PreviewedCluster(
         namespace=ref.namespace,
         name=ref.name,

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind, TeardownPolicy
-from unwind.api.unwind import Effort, Gate
+from unwind.api.unwind import Effort
 from unwind.companions import policies
 from unwind.companions.companion import Handle
 from unwind.companions.policies import Selection
@@ -208,66 +207,6 @@ def test_unknown_words_are_named_and_enforce() -> None:
     assert not policies.enforces(policy(sources=({"kind": "Flux", "effort": "Try"},)))
 
 
-def test_the_later_deadline_counts_and_no_deadline_is_the_latest() -> None:
-    short, long = policy("a", deadline="30m", onDeadline="Release"), policy("b", deadline="2h", onDeadline="Release")
-    found = policies.effective_deadline([short, long], {})
-    assert (found.deadline, found.deadline_from) == ("2h", "TeardownPolicy b")
-    assert (found.on_deadline, found.on_deadline_from) == ("Release", "TeardownPolicy a, TeardownPolicy b")
-    forever = policies.effective_deadline([short, policy("c")], {})
-    assert (forever.deadline, forever.deadline_from) == ("", "TeardownPolicy c")
-    assert (forever.on_deadline, forever.on_deadline_from) == ("Hold", "TeardownPolicy c")
-
-
-def test_annotations_can_only_make_a_deadline_stricter() -> None:
-    found = [policy(deadline="2h", onDeadline="Release")]
-    sooner = policies.effective_deadline(found, {"unwind.dev/deadline": "1m"})
-    assert (sooner.deadline, sooner.deadline_from) == ("2h", "TeardownPolicy production")
-    later = policies.effective_deadline(found, {"unwind.dev/deadline": "3h", "unwind.dev/on-deadline": "Hold"})
-    assert (later.deadline, later.deadline_from) == ("3h", "annotation unwind.dev/deadline")
-    assert (later.on_deadline, later.on_deadline_from) == ("Hold", "annotation unwind.dev/on-deadline")
-    held = policies.effective_deadline([policy(deadline="2h")], {"unwind.dev/on-deadline": "Release"})
-    assert (held.on_deadline, held.on_deadline_from) == ("Hold", "TeardownPolicy production")
-
-
-def gate(*words: str, has_class: bool = False) -> policies.EffectiveGate:
-    found = [policy(name, gate=word) for name, word in zip("abc", words, strict=False)]
-    return policies.effective_gate(found, has_class=has_class)
-
-
-def test_auto_is_the_hook_where_cluster_api_calls_it_and_nothing_elsewhere() -> None:
-    assert gate("Auto", has_class=True).kind is Gate.HOOK
-    without = gate("Auto")
-    assert (without.kind, without.asked) == (Gate.NONE, True)
-    assert without.why.endswith("Cluster API calls no hook for a Cluster without ClusterClass")
-
-
-def test_no_gate_can_be_chosen_on_purpose_but_the_hook_holds_where_it_is_called() -> None:
-    assert (gate("None").kind, gate("None").asked) == (Gate.NONE, False)
-    assert gate("None", has_class=True).kind is Gate.HOOK
-
-
-def test_the_strictest_gate_counts_and_conflicts_are_named() -> None:
-    found = gate("None", "Machines", "Auto")
-    assert found.kind is Gate.MACHINES
-    assert found.conflict == "TeardownPolicy b says Machines and a says None: Machines counts"
-    assert not gate("Machines", "Auto").conflict
-    assert gate("Machines", has_class=True).kind is Gate.MACHINES
-
-
-def test_an_unknown_gate_neither_arms_nor_disarms_and_holds() -> None:
-    found = gate("Machines", "Moat")
-    assert isinstance(found.kind, Unknown)
-    assert policies.unknown_words(policy(gate="Moat")) == [
-        "gate: 'Moat' is not known (valid: Auto, Hook, Machines, Admission, None)"
-    ]
-
-
-def test_the_gate_admission_is_the_strictest() -> None:
-    found = gate("Machines", "Admission", has_class=True)
-    assert found.kind is Gate.ADMISSION
-    assert found.conflict == "TeardownPolicy b says Admission and a says Machines: Admission counts"
-
-
 PROFILE = ObjectRef(kind="ClusterProfile", name="monitoring")
 OWN_FROM = "clusterDeletionBehavior of ClusterProfile/monitoring"
 
@@ -308,22 +247,3 @@ def test_works_can_only_be_enforced() -> None:
         "source Work has the effort Try, but only Enforce is possible; write Enforce"
     ]
     assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
-
-
-ADMISSION: dict[str, Any] = {"sources": (), "gate": "Admission"}
-REQUEST: dict[str, Any] = {**ADMISSION, "admission": {"onDelete": "Request"}}
-
-
-def test_a_deletion_is_the_request_only_if_all_policies_with_that_gate_say_so() -> None:
-    assert policies.requesting([policy("a", **REQUEST)]) == ("a",)
-    assert policies.requesting([policy("a", **REQUEST), policy("b", **REQUEST), policy("c")]) == ("a", "b")
-    assert policies.requesting([policy("a", **REQUEST), policy("b", **ADMISSION)]) == ()
-    assert policies.requesting([policy("a", **REQUEST), policy("b", gate="Often")]) == ()
-    assert policies.requesting([policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}})]) == ()
-    assert policies.requesting([policy("a")]) == ()
-    assert policies.requesting([]) == ()
-
-
-def test_an_unknown_answer_of_the_gate_holds() -> None:
-    found = policies.unknown_words(policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}}))
-    assert found == ["admission.onDelete: 'Perhaps' is not known (valid: Refuse, Request)"]
