@@ -74,7 +74,7 @@ def test_the_order_of_policies_never_matters(
     shuffled = list(found)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert decided(found, handle, on_member=on_member) == decided(shuffled, handle, on_member=on_member)
-    assert policy_deadline.effective_deadline(found, {}) == policies.effective_deadline(shuffled, {})
+    assert policy_deadline.effective_deadline(found, {}) == policy_deadline.effective_deadline(shuffled, {})
 
 
 @given(some, handles)
@@ -116,7 +116,7 @@ def test_annotations_never_make_a_deadline_less_strict(found: list[TeardownPolic
         assert isinstance(parsed, timedelta)
         return parsed
 
-    without, with_ = policy_deadline.effective_deadline(found, {}), policies.effective_deadline(found, said)
+    without, with_ = policy_deadline.effective_deadline(found, {}), policy_deadline.effective_deadline(found, said)
     assert span(with_.deadline) >= span(without.deadline)
     assert with_.on_deadline == OnDeadline.HOLD or without.on_deadline == OnDeadline.RELEASE
     assert with_.deadline_from
