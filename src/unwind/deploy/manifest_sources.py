@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -92,15 +90,16 @@ def read_manifests(text: str, key: str, *, confidential: bool = False) -> Read:
         safe_yaml.check_complexity(text)
     except safe_yaml.TooComplexError as error:
         return Read(faults=[f"key {key}: {error}"])
-    loader = _Loader(text)
+    loader, most = safe_yaml.KubernetesLoader(text), _MOST_VALUES + 2 * len(text)
     try:
         while loader.check_data():  # type: ignore[no-untyped-call]
             number += 1
             place = f"key {key}, document {number}"
-            most = [_MOST_VALUES + 2 * len(text)]
             try:
-                manifests += [Manifest(body, place) for body in _objects(_plain(loader.get_data(), most))]
-            except _FaultError as fault:
+                manifests += [
+                    Manifest(body, place) for body in _objects(safe_yaml.as_json(loader.get_data(), most=most))
+                ]
+            except (_FaultError, safe_yaml.NotJsonError) as fault:
                 faults.append(f"{place}: {fault}")
             except ConstructorError as error:
                 # For example an unknown tag: unlike invalid syntax, it does not hide the end of the document.
@@ -187,58 +186,6 @@ def _checked(body: dict[str, Any]) -> dict[str, Any]:
             raise _FaultError(f"metadata.{field} is not a mapping")
     kept = {key: value for key, value in metadata.items() if key not in _SET_BY_THE_SERVER and value is not None}
     return body | {"metadata": kept}
-
-
-def _plain(value: Any, most: list[int]) -> Any:
-    """The value as JSON types. `most`: the number of values that are still allowed."""
-    most[0] -= 1
-    if most[0] < 0:
-        raise _FaultError("aliases expand to too many values; use fewer aliases")
-    if isinstance(value, dict):
-        return {_as_key(key): _plain(one, most) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, most) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _FaultError(f"{value} is not a JSON number")
-    if not isinstance(value, str | int | float | bool | bytes | None):
-        raise _FaultError(f"a value of type {type(value).__name__} is not supported in JSON; write it as a string")
-    return value
-
-
-def _as_key(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, str | int | float):
-        return str(key)
-    raise _FaultError("a key is not a string")
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl reads it: dates, times and base-60 numbers stay strings."""
-
-    # PyYAML reads 2026-01-01 as a date and 22:30 as a number; as annotation values they are strings.
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own is one
-        first: [
-            (tag, pattern)
-            for tag, pattern in resolvers
-            if tag.rpartition(":")[2] not in ("timestamp", "int", "float", "value")
-        ]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int",
-    re.compile(r"^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"),
-    list("-+0123456789"),
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*\.[0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
 
 
 # Manifests by the ConfigMap, Secret or Work that holds them (pure).
