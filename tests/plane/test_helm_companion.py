@@ -246,7 +246,7 @@ async def test_a_failing_hook_holds_the_release_by_name_and_nothing_of_it_goes(
     add_chart(repository, "failing", hook)
     await user.install("db", "failing")
     async with deleting(it, ReleasePolicies(it, helm)):
-        held = await it.teardown(_held("helm uninstall of db failed"), "held by the hook")
+        held = await it.teardown(_held("its hook ConfigMap"), "held by the hook")
         [blocker] = held.status.blockers
         assert (blocker.object.kind, blocker.object.name) == ("Release", "db")
         assert await it.objects() == {"db-settings"}

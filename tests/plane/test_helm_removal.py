@@ -1,9 +1,9 @@
-"""Releases taken off a real member by the real Helm."""
+"""Releases that the real Helm has installed, taken off a real member."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from tests.plane.support.helm_steps import (
     no_pods,
     secret_of,
 )
+from tests.plane.support.helm_users import HelmUser
 from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
 from unwind.deploy.helm_install import HelmConflictError
@@ -28,6 +29,7 @@ from unwind.kube.object_watch import until, until_absent
 if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
 
 # Among the longest: they run with the soak tests.
 pytestmark = pytest.mark.soak
@@ -51,10 +53,11 @@ async def test_a_release_is_gone_with_its_pods_its_hook_and_its_namespace(step: 
     assert await step.get(NAMESPACES, step.namespace) is None
     assert set((await step.states()).values()) == {"Removed"}
     [made] = plane.members["member-1"].audit.entries(verbs=("create",), resource="jobs", namespace=step.namespace)
-    assert made.user_agent.startswith("Helm/"), "the hook ran"
-    deleted = plane.members["member-1"].audit.deletions(resource="deployments", namespace=step.namespace)
-    by_name = [item.user_agent[:5] for item in deleted if item.verb == "delete"]
-    assert by_name == ["Helm/"], "and Helm did the rest"
+    assert made.object_ref.name == "farewell-farewell", "the hook ran"
+    deleted = plane.members["member-1"].audit.entries(verbs=("delete",), namespace=step.namespace)
+    by_us = [item for item in deleted if item.user_agent.startswith("unwind")]
+    assert {"deployments", "configmaps", "secrets"} <= {item.object_ref.resource for item in by_us}
+    assert all(item.uid for item in by_us), "nothing goes by its name alone"
 
 
 async def test_what_a_chart_says_is_to_be_kept_stays_and_is_in_the_ledger(step: Step) -> None:
@@ -88,7 +91,7 @@ async def test_an_object_that_somebody_else_created_anew_holds_the_step_until_it
     theirs = await step.client.create(CONFIG_MAPS, body)
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
-        words = await step.until_said("Helm would delete")
+        words = await step.until_said("not created by this release")
         assert f"ConfigMap {step.namespace}/web-settings" in words
         there = await step.client.get(CONFIG_MAPS, "web-settings", namespace=step.namespace)
         assert there["metadata"]["uid"] == theirs["metadata"]["uid"]
@@ -130,18 +133,8 @@ async def test_a_namespace_and_a_crd_of_a_chart_stay_while_something_foreign_is_
     assert ledger == {f"Namespace {inner}": "ForeignContent"}
 
 
-async def test_the_last_hooks_run_when_everything_is_gone(
-    step: Step, plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_last_hooks_run_when_everything_is_gone(step: Step, plane: Plane) -> None:
     await step.deploy(step.chart("last"))
-    waited: list[bool] = []
-    uninstall = step.helm.uninstall
-
-    async def watched(*given: Any, **more: Any) -> None:
-        waited.append(more["wait"])
-        await uninstall(*given, **more)
-
-    monkeypatch.setattr(step.helm, "uninstall", watched)
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
         await until(
@@ -157,7 +150,6 @@ async def test_the_last_hooks_run_when_everything_is_gone(
         patch = {"metadata": {"finalizers": None}}
         await step.client.patch(CONFIG_MAPS, "last-settings", patch, namespace=step.namespace)
         await removing
-    assert waited == [True]
     audit = plane.members["member-1"].audit.entries(verbs=("patch", "create"), namespace=step.namespace)
     order = [(item.verb, item.object_ref.resource) for item in audit]
     assert order.index(("patch", "configmaps")) < order.index(("create", "jobs"))
@@ -215,11 +207,11 @@ async def test_without_helm_a_release_is_held(step: Step) -> None:
     assert await step.get(CONFIG_MAPS, "settings-settings")
 
 
-async def test_a_release_that_was_uninstalled_by_hand_is_fine(step: Step) -> None:
+async def test_a_release_that_was_uninstalled_by_hand_is_fine(
+    step: Step, plane: Plane, repository: ChartRepository
+) -> None:
     await step.deploy(step.chart("settings"))
-    await step.helm.uninstall(
-        step.client.connection, namespace=step.namespace, release="settings", patience=60, wait=True
-    )
+    await HelmUser(plane.members["member-1"], step.namespace, step.helm.program, repository).uninstall("settings")
     removal = await step.remove()
     assert removal.progress.removed == removal.progress.total
 

@@ -212,11 +212,11 @@ class Uid(Rule):
 
 
 class UidInRelease(Uid):
-    """Helm deletes by name: the uninstall waits until the object of someone else is removed."""
+    """A release names its objects: the uninstall waits until the object of someone else is removed."""
 
     async def during(self) -> None:
         name = f"ConfigMap {self.way.namespace}/{self.object_name}"
-        await self.way.until_blocked(f"Helm would delete {name} by name, not created by this release")
+        await self.way.until_blocked(f"it names {name}, not created by this release")
         await self.stays()
 
     async def free(self) -> None:

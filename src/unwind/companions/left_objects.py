@@ -12,9 +12,11 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
 from unwind.companions import release_reader, release_rules
+from unwind.companions.release_rules import ReleaseName
 from unwind.deleters.outcomes import Again, Kept, PermanentError
 from unwind.deleters.registration import FIRST, Kinds, Registration
-from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.deploy.helm_install import release_entry_key
+from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.kube.decoding import Metadata
 from unwind.removal.helm_releases import Releases
 
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Entry
     from unwind.companions.companion import HandleCompanion
-    from unwind.companions.release_rules import ReleaseName
     from unwind.deleters.context import DeleteContext, DeleteFunc
     from unwind.deleters.outcomes import Outcome
-    from unwind.deploy.helm_uninstall import Uninstallation
+    from unwind.deploy.helm_hooks import ReleaseHook
     from unwind.helm.program import Helm
+    from unwind.helm.release_secrets import ChartManifest, Revision
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.removal.helm_releases import HasASay
@@ -46,9 +48,10 @@ class OwnRemoval(msgspec.Struct, frozen=True, kw_only=True):
 class LeftRelease(HelmReleases):
     """Uninstalls the release of one handle. Unwind has written no mark on it."""
 
-    def __init__(self, helm: Helm, release: ObjectRef) -> None:
+    def __init__(self, helm: Helm, release: ObjectRef, *, hooks_disabled: bool) -> None:
         super().__init__(helm)
         self._release = release
+        self._hooks_disabled = hooks_disabled
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
         return self._release if entry.object.uid and not entry.kept else None
@@ -57,7 +60,38 @@ class LeftRelease(HelmReleases):
         self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
     ) -> Uninstallation:
         del owner  # of a profile: its releases are never uninstalled here
-        return super()._uninstallation(member, release, "", ours, has_a_say)
+        uninstallation = _LeftUninstallation(
+            helm=self._helm,
+            member=member,
+            release=release,
+            owner="",
+            uids={release_entry_key(item.object): item.object.uid for item in ours},
+            hooks=None,
+            has_a_say=has_a_say,
+        )
+        uninstallation.hooks_disabled = self._hooks_disabled
+        return uninstallation
+
+
+class _LeftUninstallation(Uninstallation):
+    """The uninstall of a release that its deployer leaves."""
+
+    hooks_disabled: bool
+
+    async def check_hooks(self, last: Revision, hooks: Sequence[ReleaseHook]) -> None:
+        # It may have been upgraded since its removal began.
+        _check_hooks(
+            ReleaseName(self.release.namespace, self.release.name),
+            [it.part.manifest for it in hooks],
+            disabled=self.hooks_disabled,
+        )
+
+
+def _check_hooks(name: ReleaseName, hooks: Iterable[ChartManifest], *, disabled: bool) -> None:
+    """Raise Again if a release must not be uninstalled with these hooks."""
+    reaching = release_rules.reaching_hooks(hooks, namespace=name.namespace)
+    if why := release_rules.why_not_uninstalled(name, reaching, disabled=disabled):
+        raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
 
 
 async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, hooks_disabled: bool) -> OwnRemoval:
@@ -68,9 +102,7 @@ async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, 
     loaded = await release_reader.load(member, name)
     if loaded is None:
         return OwnRemoval()  # it is uninstalled already
-    hooks = release_rules.reaching_hooks(loaded.hooks, namespace=name.namespace)
-    if why := release_rules.why_not_uninstalled(name, hooks, disabled=hooks_disabled):
-        raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
+    _check_hooks(name, loaded.hooks, disabled=hooks_disabled)
     if helm is None:
         raise PermanentError(
             f"cannot uninstall release {name}: the helm program is not installed",
@@ -80,7 +112,7 @@ async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, 
     ref = ObjectRef(
         group=release_reader.GROUP, version="v1", kind=release_reader.KIND, namespace=name.namespace, name=name.name
     )
-    return OwnRemoval(releases=LeftRelease(helm, ref))
+    return OwnRemoval(releases=LeftRelease(helm, ref, hooks_disabled=hooks_disabled))
 
 
 def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[ObjectRef]) -> Registration:

@@ -1,4 +1,4 @@
-"""Removes Helm releases that no deployer drives: by the chain and `helm uninstall`, until their objects are absent.
+"""Removes Helm releases that no deployer drives: by the chain and as Helm does, until their objects are absent.
 
 Unlike the releases of profiles, these carry no mark of Unwind. What may be removed is decided right before it is
 removed: the release has no deployer, and its objects carry Helm's mark for it. Others may upgrade it until the end.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unwind.deploy.helm_install import ReleaseObject
     from unwind.deploy.helm_uninstall import ForeignObject
     from unwind.helm.program import Helm
-    from unwind.helm.release_secrets import ChartManifest, Revision
+    from unwind.helm.release_secrets import Revision
     from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
@@ -324,7 +324,7 @@ class _PlainReleases(HelmReleases):
             release=release,
             owner=owner,
             uids={release_entry_key(item.object): item.object.uid for item in ours if not self.afterwards(item)},
-            hooks={},
+            hooks=None,
             has_a_say=has_a_say,
         )
         uninstallation.follow(self._checks, self._outdated, {item.object.name for item in ours if _stores(item)})
@@ -348,8 +348,8 @@ class _PlainUninstallation(Uninstallation):
         )
         try:
             loaded = await release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
-            if loaded is None:
-                raise Again(f"{self.release} was changed concurrently; will retry", after=0)
+            if loaded is None or not loaded.last.is_same(last):
+                raise self._changed()
             await self._checks.check(self.member, loaded)
         except Again as again:
             again.until = changes
@@ -358,15 +358,15 @@ class _PlainUninstallation(Uninstallation):
             changes.close()
             raise
         changes.close()
-        if not {str(it.secret["metadata"]["name"]) for it in (last, loaded.last)} <= set(self._revisions):
+        if last.secret["metadata"]["name"] not in self._revisions:
             self._restart()
         return True
 
-    def is_own_hook(self, part: ReleaseObject, there: Object, uid: str | None) -> bool:
-        del part, uid  # Helm replaces any hook of that name
+    def is_own_hook(self, part: ReleaseObject, there: Object) -> bool:
+        del part  # Helm replaces any hook of that name
         return HELM_HOOK_ANNOTATION in (there["metadata"].get("annotations") or {})
 
-    async def without(self, foreign: Sequence[ForeignObject]) -> list[ChartManifest]:
+    async def wait_for(self, foreign: Sequence[ForeignObject]) -> None:
         hooks = [it for it in foreign if it.part.manifest.hook]
         if hooks:
             await self.hold(hooks)
@@ -375,8 +375,7 @@ class _PlainUninstallation(Uninstallation):
             release_secrets.of_release(it.there, namespace=release.namespace, release=release.name) for it in foreign
         ):
             self._restart()
-        # They only share a name with an object of the release.
-        return [it.part.manifest for it in foreign]
+        # The others only share a name with an object of the release.
 
     def _restart(self) -> None:
         self._outdated.set()

@@ -136,28 +136,6 @@ class Helm:
             return False
         return (self.clock.now() - began).total_seconds() < chart.options.timeout
 
-    async def uninstall(
-        self,
-        connection: ClusterConnection,
-        *,
-        namespace: str,
-        release: str,
-        patience: float,
-        wait: bool,
-        hooks: bool = True,
-        cascade: str = "foreground",
-    ) -> None:
-        """Uninstall the last revision of a release, with its hooks. It is no error if the release is absent.
-
-        `patience`: seconds for any single operation. `wait`: wait for absence before the post-delete hooks run.
-        """
-        argv = [f"--namespace={namespace}", f"--cascade={cascade}", "--ignore-not-found"]
-        argv += [f"--timeout={patience:.0f}s", *(["--wait"] if wait else []), *([] if hooks else ["--no-hooks"])]
-        # Only with --debug it names the object that could not be deleted. Its output contains no secrets here.
-        argv.append("--debug")
-        async with self._place(connection) as place:
-            await self._run("uninstall", argv, [release], place, within=_OPERATIONS * patience + _START)
-
     async def look(self, chart: Chart, *, within: float) -> None:
         """Return if the chart exists in that version; raise HelmError if not. Contacts no member."""
         located = self._located(chart.chart)
@@ -277,10 +255,8 @@ def complained(text: str) -> str:
     told = [line for line in lines if line.startswith("Error:")]
     if told and told[0].endswith(":"):
         told[0] += " " + ", ".join(line.removeprefix("* ") for line in lines if line.startswith("* "))
-    # With --debug, each failure has a position in Helm's sources; the details are on separate lines.
-    detail = [line.partition("Failed to delete release: ")[2] for line in lines if "Failed to delete release: " in line]
-    words = told[:1] + detail[:1] if told else [line for line in lines if line][-1:]
-    line = "; ".join(word.removeprefix("Error:").strip() for word in words) or "no error message"
+    words = told[:1] or [line for line in lines if line][-1:]
+    line = "".join(words).removeprefix("Error:").strip() or "no error message"
     line = _PASSWORD.sub("://", " ".join(line.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import gzip
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from unwind.api.names import (
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.errors import UnwindError
 from unwind.helm import pod_security
+from unwind.kube.errors import NotFoundError
 from unwind.kube.http1 import BrokenError, TooLargeError, unpacked
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 SECRET_TYPE = "helm.sh/release.v1"  # noqa: S105 - a Secret type
+HOOK_MANAGER = "unwind-helm-hook"
+"""The field manager of hooks that Unwind creates. Those that Helm creates have `helm`."""
+PRE_DELETE, POST_DELETE = "pre-delete", "post-delete"
 _MAGIC = b"\x1f\x8b\x08"
 # A Secret holds 1 MiB, about 600 KB of it compressed data. A real release expands to five or ten times that.
 MOST_UNPACKED = 16 << 20
@@ -71,12 +76,13 @@ class HelmHook(msgspec.Struct, frozen=True):
     kind: str = ""
     manifest: str = ""
     events: tuple[str, ...] | None = None
+    weight: int = 0
     delete_policies: tuple[str, ...] | None = None
 
     @property
     def on_delete(self) -> bool:
         """Whether it is created for the uninstall."""
-        return bool({"pre-delete", "post-delete"}.intersection(self.events or ()))
+        return bool({PRE_DELETE, POST_DELETE}.intersection(self.events or ()))
 
     @property
     def replaced(self) -> bool:
@@ -170,6 +176,11 @@ class Revision(msgspec.Struct, frozen=True):
         tier = self._label(CHART_TIER_LABEL)
         return int(tier) if tier.isdecimal() else None
 
+    def is_same(self, other: Revision) -> bool:
+        """Whether both were read from the same version of a Secret."""
+        mine, its = self.secret["metadata"], other.secret["metadata"]
+        return bool((mine["uid"], mine["resourceVersion"]) == (its["uid"], its["resourceVersion"]))
+
     def _label(self, name: str) -> str:
         return str((self.secret["metadata"].get("labels") or {}).get(name, ""))
 
@@ -202,6 +213,14 @@ class ChartManifest(msgspec.Struct, frozen=True):
     @property
     def version(self) -> str:
         return self.api_version.rpartition("/")[2]
+
+
+class UninstallHook(msgspec.Struct, frozen=True):
+    """An object that is created when a release is uninstalled."""
+
+    hook: HelmHook
+    manifest: ChartManifest
+    document: dict[str, Any]
 
 
 # Reading
@@ -269,11 +288,23 @@ def release_manifests(release: HelmRelease) -> list[ChartManifest]:
     """The manifests of a revision and its hooks. Takes milliseconds: call it in a thread."""
     found = [_manifest(document) for document in _documents(release.manifest)]
     for hook in release.hooks or ():
-        found += [
-            msgspec.structs.replace(_manifest(document), hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
-            for document in _documents(hook.manifest)
-        ]
+        found += [_hook_manifest(hook, document) for document in _documents(hook.manifest)]
     return found
+
+
+def uninstall_hooks(release: HelmRelease) -> list[UninstallHook]:
+    """The hooks of the uninstall, in Helm's order. Takes milliseconds: call it in a thread."""
+    ordered = sorted(release.hooks or (), key=lambda hook: (hook.weight, hook.name))
+    return [
+        UninstallHook(hook, _hook_manifest(hook, document), document)
+        for hook in ordered
+        if hook.on_delete
+        for document in _documents(hook.manifest)
+    ]
+
+
+def _hook_manifest(hook: HelmHook, document: dict[str, Any]) -> ChartManifest:
+    return msgspec.structs.replace(_manifest(document), hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
 
 
 def rendered_manifests(text: str) -> list[ChartManifest]:
@@ -287,7 +318,7 @@ def rendered_manifests(text: str) -> list[ChartManifest]:
             one = _manifest(document)
             hook = _hook(document)
             if hook:
-                one = msgspec.structs.replace(one, hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
+                one = _hook_manifest(hook, document)
             elif one.serves and "/crds/" in source:
                 one = msgspec.structs.replace(one, forever=True, kept=True)
             found.append(one)
@@ -331,11 +362,10 @@ def _served(definition: dict[str, Any]) -> Iterator[Resource]:
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
     try:
-        safe_yaml.check_complexity(text)
-        for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
+        for document in safe_yaml.documents(text):
             yield from _flat(document)
     except yaml.YAMLError as error:
-        why = f" ({error})" if isinstance(error, safe_yaml.TooComplexError) else ""
+        why = f" ({error})" if isinstance(error, safe_yaml.TooComplexError | safe_yaml.NotJsonError) else ""
         raise UnwindError(
             f"cannot parse the manifest of a Helm release: invalid YAML{why}",
             remedy="look at it with `helm get manifest RELEASE`; to remove it without Unwind: `helm uninstall RELEASE`",
@@ -367,8 +397,9 @@ def of_release(obj: Object, *, namespace: str, release: str) -> bool:
 
 
 def is_hook(obj: Object) -> bool:
-    """Whether Helm created an object as a hook. A hook does not name its release."""
-    written = any(field.get("manager") == "helm" for field in obj["metadata"].get("managedFields") or ())
+    """Whether Helm or Unwind created an object as a hook. A hook does not name its release."""
+    managers = {field.get("manager") for field in obj["metadata"].get("managedFields") or ()}
+    written = bool(managers & {"helm", HOOK_MANAGER})
     return written and HELM_HOOK_ANNOTATION in (obj["metadata"].get("annotations") or {})
 
 
@@ -406,22 +437,18 @@ async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> 
     return Revision(revision.release, secret)
 
 
-async def forget_manifests(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
-    """Remove manifests from a revision, for example of kinds that are not served any more: Helm fails on those."""
-    leaving = {(manifest.api_version, manifest.kind, manifest.namespace, manifest.name) for manifest in gone}
-
-    def stays(document: dict[str, Any]) -> bool:
-        it = _manifest(document)
-        return (it.api_version, it.kind, it.namespace, it.name) not in leaving
-
-    def prune(payload: dict[str, Any]) -> None:
-        kept = [document for document in _documents(str(payload.get("manifest", ""))) if stays(document)]
-        payload["manifest"] = yaml.dump_all(kept, Dumper=yaml.CSafeDumper, explicit_start=True)
-        payload["hooks"] = [
-            hook for hook in payload.get("hooks") or () if all(map(stays, _documents(str(hook.get("manifest", "")))))
-        ]
-
-    await _rewrite(client, revision, prune)
+async def delete(client: Client, revision: Revision) -> None:
+    """Delete the Secret of a revision as it was read; raises ConflictError if it has changed. It is no error if it is
+    absent."""
+    metadata = revision.secret["metadata"]
+    with suppress(NotFoundError):
+        await client.delete(
+            SECRETS,
+            metadata["name"],
+            uid=metadata["uid"],
+            version=metadata["resourceVersion"],
+            namespace=metadata["namespace"],
+        )
 
 
 async def disown(client: Client, revisions: Iterable[Revision]) -> None:

@@ -1,7 +1,7 @@
-"""Releases: objects that another program (Helm) deployed as a unit and uninstalls.
+"""Releases: objects that Helm deployed as a unit, and that are uninstalled as one, with hooks.
 
-This is the one place where another program sends DELETEs, and by name (docs/architecture.md, Order inside a step). So
-objects that a deleter handles are not left to it.
+The uninstall does not run the chain of deleters (docs/architecture.md, Order inside a step). So objects that a deleter
+handles are not left to it.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from unwind.testing.managers import manager_client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
 
+    from tests.plane.support.helm_users import HelmUser
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -308,18 +309,18 @@ async def make_namespace(step: Step) -> None:
     await step.client.create(NAMESPACES, body)
 
 
-async def no_pods(step: Step) -> Object:
+async def no_pods(where: Step | HelmUser) -> Object:
     """Have no more Pods created, so that a hook does not come to its end."""
-    metadata = {"name": "none", "namespace": step.namespace}
+    metadata = {"name": "none", "namespace": where.namespace}
     body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "0"}}}
-    await step.client.create(QUOTAS, body)
+    await where.client.create(QUOTAS, body)
     made = await until(
-        step.client,
+        where.client,
         QUOTAS,
         "none",
         lambda it: bool(it and (it.get("status") or {}).get("hard")),
         "in force",
-        namespace=step.namespace,
+        namespace=where.namespace,
     )
     assert made
     return made

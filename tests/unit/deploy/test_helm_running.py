@@ -105,8 +105,6 @@ async def test_no_name_is_taken_for_an_option(tmp_path: Path) -> None:
     assert lines[0] == "upgrade"
     assert lines[-3:] == ["--", "--post-renderer=sh", "--kubeconfig=/x"]
     helm = Helm(program(tmp_path, f'printf "%s\\n" "$@" > {tmp_path}/said'))
-    await helm.uninstall(MEMBER, namespace="shop", release="-x", patience=1, wait=False)
-    assert read(tmp_path / "said").splitlines()[-2:] == ["--", "-x"]
     await helm.look(Chart(release="web", namespace="shop", chart="-y"), within=10)
     said = read(tmp_path / "said").splitlines()
     assert (said[:2], said[-2:]) == (["show", "chart"], ["--", "-y"])
@@ -218,10 +216,6 @@ async def test_a_missing_program_and_a_password_are_told(tmp_path: Path) -> None
     [
         ("Error: UPGRADE FAILED: timed out\n", "UPGRADE FAILED: timed out"),
         ("WARNING: x\nError: cannot reach https://me:hush@charts.test/a\n", "cannot reach https://charts.test/a"),
-        (
-            "uninstall.go:120: uninstall: Failed to delete release: [no matches for kind]\nError: failed to delete\n",
-            "failed to delete; [no matches for kind]",
-        ),
         ("Error: 1 error occurred:\n\t* no such field\n\n", "1 error occurred: no such field"),
         ("panic: oh\n\n", "panic: oh"),
         ("", "no error message"),

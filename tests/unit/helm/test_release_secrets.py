@@ -97,10 +97,15 @@ def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
 
 
 class Client:
-    """Takes one patch."""
+    """Takes one patch and one DELETE."""
 
     def __init__(self) -> None:
         self.patch: dict[str, Any] = {}
+        self.deleted = ("", "", "")
+
+    async def delete(self, _: Resource, name: str, *, uid: str, version: str, namespace: str) -> None:
+        assert namespace == "shop"
+        self.deleted = (name, uid, version)
 
     async def revise(self, _: Resource, read: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         assert read["metadata"]["resourceVersion"] == "7", "only as it was read"
@@ -125,13 +130,26 @@ async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_els
     assert client.patch["metadata"] == {"labels": {"status": "failed"}}
 
 
-async def test_what_helm_cannot_name_is_taken_out_and_the_rest_stays() -> None:
+async def test_a_revision_is_deleted_only_as_it_was_read() -> None:
     client = Client()
-    before = revision()
-    _, other, _, bye, _ = release_secrets.release_manifests(before.release)
-    await release_secrets.forget_manifests(client, before, [other, bye])  # type: ignore[arg-type]
-    after = release_secrets.from_json(msgspec.json.encode(client.written()))
-    assert [manifest.name for manifest in release_secrets.release_manifests(after)] == ["a", "c", "hello"]
+    await release_secrets.delete(client, revision())  # type: ignore[arg-type]
+    assert client.deleted == ("sh.helm.release.v1.web.v3", "u", "7")
+
+
+def test_hooks_of_the_uninstall_are_in_the_order_of_weight_and_name() -> None:
+    hooks = [
+        {"name": name, "weight": weight, "events": [event], "manifest": f"{{metadata: {{name: {name}}}}}"}
+        for name, weight, event in [
+            ("c", 1, "pre-delete"),
+            ("b", 0, "post-delete"),
+            ("a", 0, "pre-delete"),
+            ("d", -1, "pre-delete"),
+            ("e", -2, "pre-install"),
+        ]
+    ]
+    found = release_secrets.uninstall_hooks(decode(secret({**PAYLOAD, "hooks": hooks})))
+    assert [it.document["metadata"]["name"] for it in found] == ["d", "a", "b", "c"]
+    assert all(it.manifest.on_delete and it.manifest.replaced for it in found)
 
 
 def test_whose_an_object_is_is_told_by_helms_marks() -> None:
@@ -144,9 +162,11 @@ def test_whose_an_object_is_is_told_by_helms_marks() -> None:
     assert not release_secrets.of_release({"metadata": {}}, namespace="shop", release="web")
 
 
-def test_a_hook_is_what_helm_wrote_and_says_so() -> None:
+def test_a_hook_is_what_helm_or_unwind_created_as_one() -> None:
     metadata = {"annotations": {"helm.sh/hook": "pre-delete"}, "managedFields": [{"manager": "helm"}]}
     assert release_secrets.is_hook({"metadata": metadata})
+    by_unwind = metadata | {"managedFields": [{"manager": release_secrets.HOOK_MANAGER}]}
+    assert release_secrets.is_hook({"metadata": by_unwind})
     assert not release_secrets.is_hook({"metadata": metadata | {"managedFields": [{"manager": "kubectl"}]}})
     assert not release_secrets.is_hook({"metadata": metadata | {"annotations": {}}})
 
