@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
+    Wait = Callable[[], Awaitable[None]]
+
 CHAIN, WIDE, OBJECTS = 10, 50, 20
 # As many as the transport of Unwind has under way to one API server.
 AT_ONCE = 128
@@ -274,12 +276,7 @@ class Profiles:
             following(self.client, CLUSTER_SUMMARIES, gone(summaries), namespace=self.namespace) as tidy,
             following(self.member.client, CONFIG_MAPS, gone(left), namespace=self.namespace) as over,
         ):
-            began = time.perf_counter()
-            await self._label(None)
-            await over()
-            took = time.perf_counter() - began
-            await tidy()
-            return took
+            return await timed(self._label(None), over, tidy)
 
     async def deploy_bare(self, bare: Bare) -> tuple[float, dict[str, str]]:
         """Wave after wave, with a patch of a management object for each profile; the seconds, and what was made."""
@@ -334,27 +331,36 @@ def profile(name: str, labels: dict[str, str], **spec: Any) -> Object:
     }
 
 
+async def timed(act: Awaitable[object], over: Wait, tidy: Wait) -> float:
+    """The seconds from an act until its end was seen; returns when what follows is over, too."""
+    began = time.perf_counter()
+    await act
+    await over()
+    took = time.perf_counter() - began
+    await tidy()
+    return took
+
+
 async def chain(plane: Plane, bare: Bare) -> None:
-    await register(plane, "chain")
-    profiles = Profiles(plane, "chain", CHAIN, chained=True)
-    await profiles.make()
-    deployed, withdrawn = await alternating(profiles, bare)
+    deployed, withdrawn = await alternating(plane, bare, "chain", CHAIN, chained=True)
     what = f"{CHAIN} profiles x {OBJECTS} ConfigMaps"
     print(Ratio(f"withdraw a chain of {what}", "bare DELETEs, wave after wave", *withdrawn, goal=1.5), flush=True)
     print(Ratio(f"deploy a chain of {what}", "bare creates, one patch a step", *deployed, goal=1.75), flush=True)
 
 
 async def wide(plane: Plane, bare: Bare) -> None:
-    await register(plane, "wide")
-    profiles = Profiles(plane, "wide", WIDE, chained=False)
-    await profiles.make()
-    _, withdrawn = await alternating(profiles, bare)
+    _, withdrawn = await alternating(plane, bare, "wide", WIDE, chained=False)
     what = f"withdraw {WIDE} profiles x {OBJECTS} side by side"
     print(Ratio(what, f"bare DELETEs, {AT_ONCE} at once", *withdrawn, goal=1.4), flush=True)
 
 
-async def alternating(profiles: Profiles, bare: Bare) -> tuple[tuple[float, float], tuple[float, float]]:
+async def alternating(
+    plane: Plane, bare: Bare, name: str, count: int, *, chained: bool
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Ours and bare in turn: the median seconds of both, for deploying and for withdrawing."""
+    await register(plane, name)
+    profiles = Profiles(plane, name, count, chained=chained)
+    await profiles.make()
     await profiles.deploy()  # not counted: the manager may still be starting
     await profiles.withdraw()
     took: list[tuple[float, float, float, float]] = []

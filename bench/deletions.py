@@ -7,10 +7,9 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import aiohttp
 import uvloop
 
-from bench.machinery import AT_ONCE, fill
+from bench.machinery import AT_ONCE, fresh, warmed_session
 from bench.ratios import Ratio, alternate
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
@@ -101,13 +100,8 @@ async def linking() -> None:
 
 
 async def deleting(cluster: LocalCluster) -> None:
-    rounds = 0
-
     async def ours() -> float:
-        nonlocal rounds
-        rounds += 1
-        namespace = f"ours-{rounds}"
-        made = await fill(cluster, namespace, OBJECTS)
+        namespace, made = await fresh(cluster, OBJECTS)
         await warm(cluster.client)
         system = await cluster.client.cluster_uid()
         began = time.perf_counter()
@@ -122,17 +116,8 @@ async def deleting(cluster: LocalCluster) -> None:
             return time.perf_counter() - began
 
     async def bare() -> float:
-        namespace = f"bare-{rounds}"
-        made = await fill(cluster, namespace, OBJECTS)
-        connection = cluster.connection("admin", groups=("system:masters",))
-        connector = aiohttp.TCPConnector(ssl=connection.ssl_context(), limit=0)
-        async with aiohttp.ClientSession(connection.server, connector=connector) as session:
-
-            async def get() -> None:
-                async with session.get("/readyz") as answer:
-                    await answer.read()
-
-            await asyncio.gather(*(get() for _ in range(AT_ONCE)))
+        namespace, made = await fresh(cluster, OBJECTS)
+        async with warmed_session(cluster) as session:
             began = time.perf_counter()
             left = {uid for _, uid in made}
             todo = iter(made)

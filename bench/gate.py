@@ -26,7 +26,7 @@ import msgspec
 import uvloop
 
 from bench.clusters import define_clusters
-from bench.listener import Load, on_core, server
+from bench.listener import Load, on_core, prepare, server
 from bench.ratios import RUNS, Ratio, alternate
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import AddonCaches
@@ -44,13 +44,12 @@ from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_protocol import ALWAYS
 from unwind.capi.hook_registry import HookRegistry
-from unwind.certificates import Authority, KeyPair
+from unwind.certificates import KeyPair
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
-from unwind.local.golang import find_go
 from unwind.local.plane import running
 from unwind.members import targets
 from unwind.server.listener import Address, Listener, address_of, bind
@@ -60,7 +59,7 @@ from unwind.teardown.signatures import RecordKeys
 from unwind.testing.managers import manager_client, manager_kubeconfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
@@ -152,6 +151,18 @@ def paused(name: str) -> Object:
 
 
 @asynccontextmanager
+async def reading(process: asyncio.subprocess.Process, read: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Read what a process says, to its end, and terminate it."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(read)
+        try:
+            yield
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+@asynccontextmanager
 async def process(path: Path) -> AsyncIterator[Callable[[], Awaitable[dict[str, float]]]]:
     """`unwind run` with this kubeconfig, and how to wait until it is ready."""
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0"}
@@ -177,13 +188,8 @@ async def process(path: Path) -> AsyncIterator[Callable[[], Awaitable[dict[str, 
                         return marks | {"ready": time.perf_counter()}
                 await asyncio.sleep(0.01)
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(read())
-        try:
-            yield ready
-        finally:
-            running.terminate()
-            await running.wait()
+    async with reading(running, read()):
+        yield ready
 
 
 async def starting(management: LocalCluster) -> None:
@@ -244,17 +250,10 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
     await gather_limited((torn_down(obj) for obj in found), limit=AT_ONCE)
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        authority = Authority("bench")
-        pair = authority.server("localhost", hosts=("localhost", "127.0.0.1"))
-        for file, content in (("ca", authority.certificate), ("crt", pair.certificate), ("key", pair.key)):
-            (scratch / file).write_bytes(content)
+        echo, pems = prepare(scratch)
         bodies = scratch / "bodies"
         bodies.write_bytes(b"\n".join(msgspec.json.encode(question(obj)) for obj in found))
         print(f"bodies of {bodies.stat().st_size // len(found):,} bytes")
-        echo = scratch / "echo"
-        build = (find_go(), "build", "-o", echo, ".")
-        subprocess.run(build, cwd=Path(__file__).parent / "echo", check=True)  # noqa: ASYNC221 - nothing else runs yet
-        pems = (str(scratch / "crt"), str(scratch / "key"))
         config = await manager_kubeconfig(management, HOME)
         address = await stack.enter_async_context(
             server(sys.executable, "-m", "bench.gate", "serve", *pems, str(config))

@@ -70,17 +70,21 @@ async def waiting(body: bytes, request: Request) -> Response:
     return ANSWER
 
 
+def prepare(scratch: Path) -> tuple[Path, tuple[str, str]]:
+    """The load generator, and the files of a certificate for localhost and its key. The authority is in `ca`."""
+    authority = Authority("bench")
+    pair = authority.server("localhost", hosts=("localhost", "127.0.0.1"))
+    for name, content in (("ca", authority.certificate), ("crt", pair.certificate), ("key", pair.key)):
+        (scratch / name).write_bytes(content)
+    echo = scratch / "echo"
+    subprocess.run((find_go(), "build", "-o", echo, "."), cwd=Path(__file__).parent / "echo", check=True)
+    return echo, (str(scratch / "crt"), str(scratch / "key"))
+
+
 async def main() -> None:
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        authority = Authority("bench")
-        pair = authority.server("localhost", hosts=("localhost", "127.0.0.1"))
-        for name, content in (("ca", authority.certificate), ("crt", pair.certificate), ("key", pair.key)):
-            (scratch / name).write_bytes(content)
-        echo = scratch / "echo"
-        build = (find_go(), "build", "-o", echo, ".")
-        subprocess.run(build, cwd=Path(__file__).parent / "echo", check=True)  # noqa: ASYNC221 - nothing else runs yet
-        pems = (str(scratch / "crt"), str(scratch / "key"))
+        echo, pems = prepare(scratch)
         ours = await stack.enter_async_context(server(sys.executable, "-m", "bench.listener", "serve", *pems))
         go = await stack.enter_async_context(server(str(echo), "serve", *pems))
 

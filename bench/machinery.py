@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import uuid
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from unwind.kube.kubeconfig import ClusterConnection
 from unwind.local.plane import running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from unwind.kube.cache import Cache
     from unwind.local.cluster import LocalCluster
@@ -63,15 +64,42 @@ async def fill(cluster: LocalCluster, namespace: str, count: int) -> list[tuple[
     return made
 
 
+async def fresh(cluster: LocalCluster, count: int) -> tuple[str, list[tuple[str, str]]]:
+    """A new namespace with so many of them."""
+    namespace = f"bench-{uuid.uuid4().hex[:8]}"
+    return namespace, await fill(cluster, namespace, count)
+
+
+@asynccontextmanager
+async def warmed_session(cluster: LocalCluster) -> AsyncIterator[aiohttp.ClientSession]:
+    """A bare pooled client with open connections."""
+    connection = cluster.connection("admin", groups=("system:masters",))
+    connector = aiohttp.TCPConnector(ssl=connection.ssl_context(), limit=0)
+    async with aiohttp.ClientSession(connection.server, connector=connector) as session:
+
+        async def get() -> None:
+            async with session.get("/readyz") as answer:
+                await answer.read()
+
+        await asyncio.gather(*(get() for _ in range(AT_ONCE)))
+        yield session
+
+
+async def follow_until(informer: Informer[Any], state: Callable[[], Awaitable[object]]) -> float:
+    """Run the informer until it is so; the seconds that it took."""
+    began = time.perf_counter()
+    task = asyncio.create_task(informer.run())
+    await state()
+    took = time.perf_counter() - began
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return took
+
+
 async def listing(cluster: LocalCluster) -> None:
     async def into_the_cache() -> float:
         informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="listed")
-        began = time.perf_counter()
-        task = asyncio.create_task(informer.run())
-        await informer.until_synced()
-        took = time.perf_counter() - began
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        took = await follow_until(informer, informer.until_synced)
         assert len(informer.cache) == LISTED + 1  # and kube-root-ca.crt
         return took
 
@@ -133,13 +161,8 @@ async def _held(cluster: LocalCluster, view: decoding.View[Any]) -> int:
 
 
 async def deleting(cluster: LocalCluster) -> None:
-    rounds = 0
-
     async def ours() -> float:
-        nonlocal rounds
-        rounds += 1
-        namespace = f"ours-{rounds}"
-        made = await fill(cluster, namespace, DELETED)
+        namespace, made = await fresh(cluster, DELETED)
         began = time.perf_counter()
         await gather_limited(
             (cluster.client.delete(CONFIG_MAPS, name, uid=uid, namespace=namespace) for name, uid in made),
@@ -148,20 +171,12 @@ async def deleting(cluster: LocalCluster) -> None:
         return time.perf_counter() - began
 
     async def bare() -> float:
-        namespace = f"bare-{rounds}"
-        made = iter(await fill(cluster, namespace, DELETED))
-        connection = cluster.connection("admin", groups=("system:masters",))
-        connector = aiohttp.TCPConnector(ssl=connection.ssl_context(), limit=0)
-        async with aiohttp.ClientSession(connection.server, connector=connector) as session:
-
-            async def warm() -> None:
-                async with session.get("/readyz") as answer:
-                    await answer.read()
-
-            await asyncio.gather(*(warm() for _ in range(AT_ONCE)))
+        namespace, made = await fresh(cluster, DELETED)
+        todo = iter(made)
+        async with warmed_session(cluster) as session:
 
             async def worker() -> None:
-                for name, uid in made:
+                for name, uid in todo:
                     path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
                     options = {"preconditions": {"uid": uid}}
                     async with session.delete(path, json=options) as answer:
@@ -198,13 +213,7 @@ async def events(cluster: LocalCluster) -> None:
             async with Client(connection) as client:
                 informer = Informer(client, decoding.raw(CONFIG_MAPS))
                 informer.subscribe(handle)
-                began = time.perf_counter()
-                task = asyncio.create_task(informer.run())
-                await done.wait()
-                took = time.perf_counter() - began
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            return took
+                return await follow_until(informer, done.wait)
 
         async def least() -> float:
             async with Client(connection) as client:

@@ -26,6 +26,7 @@ from bench.addons import (
     profile,
     provisioned,
     register,
+    timed,
 )
 from bench.ratios import Ratio, alternate
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
@@ -104,12 +105,7 @@ class Rooms:
             following(self.client, CLUSTER_SUMMARIES, gone(summaries), namespace=PLACE) as tidy,
             following(self.member.client, NAMESPACES, ended(set(self.names))) as over,
         ):
-            began = time.perf_counter()
-            await self._label(None)
-            await over()
-            took = time.perf_counter() - began
-            await tidy()
-            return took
+            return await timed(self._label(None), over, tidy)
 
     async def withdraw_bare(self, bare: Bare) -> float:
         """The same objects, created and deleted with nothing around it; only the deletions are counted."""

@@ -33,6 +33,7 @@ import uvloop
 import yaml
 
 from bench.addons import config_map, following, profile, provisioned
+from bench.gate import reading
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import OK_TO_DELETE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS
@@ -110,13 +111,8 @@ async def managing(management: LocalCluster, listen: str) -> AsyncIterator[Manag
     process = await asyncio.create_subprocess_exec(*argv, env=os.environ | told, stderr=subprocess.PIPE)
     assert process.stderr
     manager = Manager()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(manager.read(process.stderr))
-        try:
-            yield manager
-        finally:
-            process.terminate()
-            await process.wait()
+    async with reading(process, manager.read(process.stderr)):
+        yield manager
 
 
 async def limit_rate(plane: Plane) -> None:

@@ -82,11 +82,7 @@ async def test_each_profile_gets_what_it_says(scene: DeployedScene, topology: bo
 
 async def test_features_go_from_provisioned_by_removing_to_removed(scene: DeployedScene) -> None:
     await scene.begin()
-    await scene.add_on("web")
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("web")
-        await scene.block("web-0")
-        await scene.cluster.delete()
+    async with scene.deleting("web-0", "web"):
         for word in ("Removing", "Removed"):
             await scene.until_summary(
                 "web",
@@ -167,11 +163,7 @@ async def test_what_needs_another_is_gone_before_the_other_is_touched(
 
 async def test_a_finalizer_that_nobody_serves_is_named_and_who_must_act(scene: DeployedScene) -> None:
     await scene.begin()
-    await scene.add_on("web")
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("web")
-        await scene.block("web-0")
-        await scene.cluster.delete()
+    async with scene.deleting("web-0", "web"):
         held = await scene.cluster.teardown(blocked, "blocked, with an actor")
         [blocker] = held.status.blockers
         assert held.phase is Phase.HELD
@@ -184,12 +176,7 @@ async def test_a_finalizer_that_nobody_serves_is_named_and_who_must_act(scene: D
 
 async def test_a_profile_that_is_edited_during_a_teardown_does_not_change_it(scene: DeployedScene) -> None:
     await scene.begin()
-    await scene.add_on("base")
-    await scene.add_on("top", depends_on=("base",))
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("base", "top")
-        await scene.block("top-0")
-        await scene.cluster.delete()
+    async with scene.deleting("top-0", "base", "top", chained=True):
         before = await scene.cluster.teardown(blocked, "blocked")
         await scene.edit_profile("base", {"clusterDeletionBehavior": "LeavePolicies"})
         await scene.edit_profile("top", {"clusterDeletionBehavior": "LeavePolicies", "dependsOn": []})

@@ -61,9 +61,7 @@ async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene
 
 async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger(scene: DeployedScene) -> None:
     await scene.begin()
-    await scene.add_on("web")
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("web")
+    await scene.deploy("web")
     lost = await scene.lose("web")
     await scene.cluster.delete()
     async with all_controllers(scene.client, scene.namespace):
@@ -77,9 +75,7 @@ async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger
 
 async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: DeployedScene) -> None:
     await scene.begin()
-    await scene.add_on("web")
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("web")
+    await scene.deploy("web")
     await scene.lose("web")
     scene.cluster.annotations = {DEADLINE_ANNOTATION: "3s", ON_DEADLINE_ANNOTATION: "Release"}
     await scene.cluster.delete()

@@ -86,10 +86,7 @@ async def test_many_load_balancers_are_recorded_with_a_few_writes(it: DrainScene
     for number in range(MANY):
         await it.service(f"shop-{number}")
     await it.policy("prod", ENFORCE)
-    async with it.manager():
-        await it.cluster.delete()
-        ended = await it.cluster.ended()
-    assert ended.phase is Phase.COMPLETE
+    ended = await it.drained()
     assert ended.spec.plan
     [step] = ended.spec.plan.steps
     assert step.objects == MANY
@@ -172,10 +169,7 @@ async def test_protected_load_balancers_hold_and_excluded_ones_stay_in_the_ledge
 async def test_an_object_whose_cleanup_cannot_be_seen_is_deleted_and_named_in_the_ledger(it: DrainScene) -> None:
     await it.ingress("web")
     await it.policy("prod", ENFORCE)
-    async with it.manager():
-        await it.cluster.delete()
-        ended = await it.cluster.ended()
-    assert ended.phase is Phase.COMPLETE
+    ended = await it.drained()
     assert ended.spec.plan
     assert any("web has no finalizer" in warning for warning in ended.spec.plan.warnings)
     assert not await it.exists(INGRESSES, "web")
@@ -352,10 +346,7 @@ async def test_volumes_that_no_policy_drains_stay_and_are_named_in_the_ledger(
 ) -> None:
     await it.volume("data")
     await it.policy("prod", {**ENFORCE, **said})
-    async with it.manager():
-        await it.cluster.delete()
-        ended = await it.cluster.ended()
-    assert ended.phase is Phase.COMPLETE
+    ended = await it.drained()
     assert await it.exists(PERSISTENT_VOLUME_CLAIMS, "data")
     assert await it.ledger(ended) == {f"PersistentVolumeClaim {it.namespace}/data": Reason.KEPT_BY_POLICY}
     written = it.cluster.member.audit.entries(verbs=("patch", "update", "delete"), resource="persistentvolumeclaims")
@@ -390,12 +381,7 @@ async def test_further_kinds_are_drained_in_their_phase_while_their_operator_cle
     await it.policy("prod", {**ENFORCE, "resources": resources})
     async with it.manager():
         await it.cluster.delete()
-        held = await it.cluster.teardown(
-            lambda one: any("spot" in item.message for item in one.status.blockers), "waiting for the pool"
-        )
-        assert held.spec.plan
-        waves = {step.object.name.partition("-capi")[0]: step.wave for step in held.spec.plan.steps}
-        assert waves == {
+        assert await it.waves_when_blocked("spot") == {
             "Anything.not.installed.example.dev": 1,
             f"Record.{group}": 1,
             "loadBalancers": 1,
@@ -424,12 +410,7 @@ async def test_a_step_with_the_controller_of_a_finalizer_is_removed_after_the_dr
     await it.policy("prod", {"resources": [{"group": buckets.group, "kind": "Bucket", "effort": "Enforce"}]})
     async with it.manager():
         await it.cluster.delete()
-        waiting = await it.cluster.teardown(
-            lambda one: any("logs" in item.message for item in one.status.blockers), "waiting for the bucket"
-        )
-        assert waiting.spec.plan
-        waves = {step.object.name.partition("-capi")[0]: step.wave for step in waiting.spec.plan.steps}
-        assert waves == {"app": 1, f"Bucket.{buckets.group}": 2, "operator": 3}
+        assert await it.waves_when_blocked("logs") == {"app": 1, f"Bucket.{buckets.group}": 2, "operator": 3}
         assert await it.exists(DEPLOYMENTS, "bucket-keeper")
         await it.member.patch(buckets, "logs", _FREE, namespace=it.namespace)
         assert (await it.cluster.ended()).phase is Phase.COMPLETE

@@ -68,11 +68,11 @@ async def _go_on(scene: DeployedScene) -> dict[str, str]:
     return {name: obj["metadata"]["uid"] for name, obj in (await scene.on_member()).items()}
 
 
-async def _restored(plane: Plane, scene: DeployedScene, backup: Path) -> dict[str, str]:
-    """An add-on that is deployed, backed up, changed (`_go_on`) and restored. Returns the objects on the member."""
-    await scene.add_on("web", objects=3)
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("web")
+@pytest_asyncio.fixture(loop_scope="session")
+async def before(plane: Plane, scene: DeployedScene, tmp_path: Path) -> dict[str, str]:
+    """An add-on that is deployed, backed up, changed (`_go_on`) and restored. The objects on the member."""
+    backup = tmp_path / "backup"
+    await scene.deploy("web", objects=3)
     await back_up(plane, backup)
     before = await _go_on(scene)
     await restore(plane, backup)
@@ -80,9 +80,8 @@ async def _restored(plane: Plane, scene: DeployedScene, backup: Path) -> dict[st
 
 
 async def test_objects_that_changed_after_the_backup_are_not_deleted_by_their_old_records(
-    plane: Plane, scene: DeployedScene, tmp_path: Path
+    scene: DeployedScene, before: dict[str, str]
 ) -> None:
-    before = await _restored(plane, scene, tmp_path / "backup")
     deleted = scene.deleted()
     async with all_controllers(scene.client, scene.namespace):
         await scene.cluster.delete()
@@ -94,9 +93,8 @@ async def test_objects_that_changed_after_the_backup_are_not_deleted_by_their_ol
 
 
 async def test_objects_of_an_add_on_are_recorded_again_when_it_is_deployed_after_the_restore(
-    plane: Plane, scene: DeployedScene, tmp_path: Path
+    scene: DeployedScene, before: dict[str, str]
 ) -> None:
-    before = await _restored(plane, scene, tmp_path / "backup")
     deleted = scene.deleted()
     async with all_controllers(scene.client, scene.namespace):
         await scene.edit("web", *(config_map(scene.namespace, f"web-{number}") for number in (0, 1, 2, 3)))
@@ -115,12 +113,7 @@ async def test_objects_of_an_add_on_are_recorded_again_when_it_is_deployed_after
 async def test_a_teardown_that_had_ended_since_continues_and_ends_again(
     plane: Plane, scene: DeployedScene, tmp_path: Path
 ) -> None:
-    await scene.add_on("base")
-    await scene.add_on("top", depends_on=("base",))
-    async with all_controllers(scene.client, scene.namespace):
-        await scene.deployed("base", "top")
-        await scene.block("top-0")
-        await scene.cluster.delete()
+    async with scene.deleting("top-0", "base", "top", chained=True):
         await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
     await back_up(plane, tmp_path / "backup")
 

@@ -64,9 +64,7 @@ async def configuration(scene: ProfileScene) -> Object:
 
 
 async def test_the_cluster_configuration_lists_deployed_objects_by_profile(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     async with running(scene.client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")
         found = await configuration(scene)
@@ -193,9 +191,7 @@ async def test_another_cluster_with_the_same_name_gets_its_own_add_ons(scene: Pr
 
 
 async def test_a_replica_deploys_to_a_cluster_only_while_it_owns_it(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     owner = Owner(f"{scene.namespace}/edge")
     async with running(scene.client, scene.namespace, owner=owner):
         await scene.until_profile("web", lambda it: bool((it.get("status") or {}).get("matchingClusters")))
@@ -206,9 +202,7 @@ async def test_a_replica_deploys_to_a_cluster_only_while_it_owns_it(scene: Profi
 
 async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: ProfileScene) -> None:
     subject = await granted(scene)
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     connection = plane.management.connection(subject)
     async with Client(connection) as client, running(client, scene.namespace, clock=SYSTEM):
         await scene.until_provisioned("web")

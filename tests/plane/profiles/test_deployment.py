@@ -89,9 +89,7 @@ async def test_a_dependent_profile_is_deployed_after_its_dependencies_and_report
 
 
 async def test_an_unsupported_field_is_reported_and_nothing_is_applied(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web", reloader=True)
+    await scene.provide(reloader=True)
     async with running(scene.client, scene.namespace):
         found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "False")
         said = condition(found, "Accepted")
@@ -172,9 +170,7 @@ async def test_restarted_controllers_continue_an_interrupted_deployment(scene: P
 
 
 async def test_restarted_controllers_do_not_touch_deployed_objects(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
     before = list(scene.member.audit.entries(namespace=scene.namespace))
@@ -187,9 +183,7 @@ async def test_restarted_controllers_do_not_touch_deployed_objects(scene: Profil
 
 
 async def test_a_dry_run_reports_the_changes_and_makes_none(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web", syncMode="DryRun")
+    await scene.provide(syncMode="DryRun")
     async with running(scene.client, scene.namespace):
         said = await scene.until_summary("web", lambda it: any(item.type == "DryRun" for item in it.status.conditions))
         [report] = [item.message for item in said.status.conditions if item.type == "DryRun"]

@@ -41,9 +41,7 @@ async def test_nothing_of_a_paused_profile_is_deployed_changed_or_withdrawn(scen
 
 
 async def test_a_withdrawal_stops_while_its_profile_is_paused(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     await scene.source("other", config_map(scene.namespace, "z", color="red"))
     await scene.profile("other", "other")
     async with running(scene.client, scene.namespace):

@@ -34,6 +34,11 @@ async def tenant(plane: Plane, namespace: str) -> str:
     return name
 
 
+def edge(scene: ProfileScene) -> tuple[str, str, str]:
+    """The type, namespace and name of the cluster of the scene."""
+    return "Sveltos", scene.namespace, "edge"
+
+
 async def plant(
     client: Client,
     namespace: str,
@@ -110,14 +115,7 @@ async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_ther
     profile = await scene.profile("web", clusterSelector={"matchLabels": scene.label})
     for owner in (None, profile):
         name = f"planted-{'owned' if owner else 'alone'}"
-        made = await plant(
-            scene.client,
-            tenant,
-            name,
-            cluster=("Sveltos", scene.namespace, "edge"),
-            owner=owner,
-            policyRefs=refs,
-        )
+        made = await plant(scene.client, tenant, name, cluster=edge(scene), owner=owner, policyRefs=refs)
         async with running(scene.client, scene.namespace):
             found = await until_idle(scene.client, made)
             assert "is in namespace" in found["status"]["dependencies"]
@@ -140,9 +138,7 @@ async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_clu
     # Not in Unwind's own namespace, where no profile may put anything; and the manager has the rights for it.
     refs = await source(scene.client, scene.namespace, "web", config_map(tenant, "planted"))
     local = [ref | {"deploymentType": "Local"} for ref in refs]
-    made = await plant(
-        scene.client, scene.namespace, "planted", cluster=("Sveltos", scene.namespace, "edge"), policyRefs=local
-    )
+    made = await plant(scene.client, scene.namespace, "planted", cluster=edge(scene), policyRefs=local)
     deploys = Right("", (CONFIG_MAPS.plural,), ("create", "patch", "delete"))
     async with granting(scene.client, tenant, deploys), running(scene.client, scene.namespace):
         found = await until_idle(scene.client, made)
@@ -160,7 +156,7 @@ async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_
         scene.client,
         scene.namespace,
         "planted",
-        cluster=("Sveltos", scene.namespace, "edge"),
+        cluster=edge(scene),
         owner=other,
         policyRefs=scene.refs("web"),
     )
@@ -183,7 +179,7 @@ async def test_a_summary_of_a_profile_with_another_uid_puts_nothing_there(scene:
         scene.client,
         scene.namespace,
         scene.summary_name("real"),
-        cluster=("Sveltos", scene.namespace, "edge"),
+        cluster=edge(scene),
         owner=forged,
         policyRefs=scene.refs("web"),
     )
@@ -222,14 +218,7 @@ async def test_a_planted_summary_holds_neither_its_profile_nor_what_it_claims_to
         await scene.until_provisioned("base")
         top = await scene.profile("top", clusterSelector={"matchLabels": {"no": "cluster"}})
         for name, owner, depends_on in (("of-base", base, []), ("of-top", top, scene.needs("base"))):
-            made = await plant(
-                scene.client,
-                tenant,
-                name,
-                cluster=("Sveltos", scene.namespace, "edge"),
-                owner=owner,
-                dependsOn=depends_on,
-            )
+            made = await plant(scene.client, tenant, name, cluster=edge(scene), owner=owner, dependsOn=depends_on)
             await until_idle(scene.client, made)
         await scene.delete_profile("base")
         await scene.until_profile_gone("base")
@@ -237,9 +226,7 @@ async def test_a_planted_summary_holds_neither_its_profile_nor_what_it_claims_to
 
 
 async def test_a_planted_summary_does_not_let_another_clusters_credentials_go(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
         await plant(
@@ -324,7 +311,7 @@ async def test_a_planted_summary_neither_holds_a_cluster_nor_ends_the_record_of_
 async def test_a_summary_says_why_when_its_cluster_has_no_profile(scene: ProfileScene) -> None:
     """The cluster itself is left alone, too: no finalizer lands on its Secret."""
     await scene.register()
-    made = await plant(scene.client, scene.namespace, "planted", cluster=("Sveltos", scene.namespace, "edge"))
+    made = await plant(scene.client, scene.namespace, "planted", cluster=edge(scene))
     async with running(scene.client, scene.namespace):
         await until_idle(scene.client, made)
     secret = await scene.client.get(SECRETS, "edge-sveltos-kubeconfig", namespace=scene.namespace)

@@ -126,9 +126,7 @@ async def test_objects_deployed_during_a_withdrawal_are_removed_too(scene: Profi
 
 
 async def test_left_objects_are_unmarked_and_recorded_in_the_ledger(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web", stopMatchingBehavior="LeavePolicies")
+    await scene.provide(stopMatchingBehavior="LeavePolicies")
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
         before, uid = await scene.on_member(), (await scene.summary("web")).metadata.uid
@@ -181,9 +179,7 @@ async def test_a_cluster_that_is_no_longer_managed_keeps_its_add_ons_and_the_led
 
 
 async def test_an_unknown_stop_matching_behaviour_holds(scene: ProfileScene) -> None:
-    await scene.source("web", config_map(scene.namespace, "a"))
-    await scene.register()
-    await scene.profile("web", "web")
+    await scene.provide()
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")
     # Somebody's CRD may let any word pass.

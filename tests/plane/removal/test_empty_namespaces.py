@@ -134,10 +134,7 @@ async def test_a_namespace_with_content_does_not_pass(scene: RemovalScene, room:
 async def test_a_namespace_with_another_finalizer_does_not_pass(scene: RemovalScene, room: str) -> None:
     await scene.put(NAMESPACES, {"metadata": {"name": room, "finalizers": [HOLD]}})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told, awaited=True) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until(HOLD)
+    async with scene.waiting(HOLD, awaited=True) as (removal, running):
         # Kubernetes has finished with it: its five seconds are over.
         await object_watch.until(
             scene.client, NAMESPACES, room, lambda it: bool(it and not it["spec"].get("finalizers")), "finalized"

@@ -38,10 +38,7 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
         gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [f"gadgets.{group}/x"]}}
     )
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("waits for", f"gadgets.{group}/x")
+    async with scene.waiting("waits for", f"gadgets.{group}/x") as (removal, running):
         [blocker] = await blockers(scene, removal)
         assert (blocker.object, blocker.step, blocker.reason) == (ref, "base", "Finalizer")
         assert blocker.actor == f"Deployment {room}/operator"
@@ -72,10 +69,7 @@ async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name
     held = {"name": "held", "namespace": room, "finalizers": [f"{room}.example.dev/hold"]}
     ref = await scene.put(CONFIG_MAPS, {"metadata": held})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("waits for", f"{room}.example.dev/hold")
+    async with scene.waiting("waits for", f"{room}.example.dev/hold") as (removal, running):
         [blocker] = await blockers(scene, removal)
         assert blocker.object == ref
         assert f"Deployment {room}/{room}-operator" in blocker.actor
@@ -88,10 +82,7 @@ async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Rem
     metadata = {"name": "theirs", "namespace": room, "finalizers": ["example.dev/hold"]}
     await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told, take_along=True) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until(f"Namespace {room} is being deleted")
+    async with scene.waiting(f"Namespace {room} is being deleted", take_along=True) as (removal, running):
         await object_watch.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
         [blocker] = await blockers(scene, removal)
         assert (blocker.object, blocker.reason) == (ref, "Finalizer")
@@ -105,10 +96,7 @@ async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "one")
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told, system_uid="another-cluster") as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("another cluster answers")
+    async with scene.waiting("another cluster answers", system_uid="another-cluster") as (removal, running):
         [blocker] = await blockers(scene, removal)
         running.cancel()
     assert (blocker.object, blocker.reason, blocker.since) == (CLUSTER, "Unreachable", START)

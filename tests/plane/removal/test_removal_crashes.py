@@ -190,10 +190,7 @@ async def test_a_definition_that_somebody_deletes_in_the_middle_takes_its_resour
     for name in ("one", "two"):
         await scene.put(gadgets, {"metadata": {"name": name, "namespace": room, "finalizers": [FINALIZER]}})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told, clock=SYSTEM) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("waits for", FINALIZER)
+    async with scene.waiting("waits for", FINALIZER, clock=SYSTEM) as (removal, running), asyncio.TaskGroup() as tasks:
         name = f"gadgets.{room}.dev"
         found = await scene.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
         await scene.client.delete(CUSTOM_RESOURCE_DEFINITIONS, name, uid=found["metadata"]["uid"])
@@ -212,10 +209,7 @@ async def test_a_claim_made_while_its_set_goes_is_found(scene: RemovalScene, roo
     # It goes first, and holds the set up.
     await scene.put(gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [FINALIZER]}})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told, volumes=VolumePolicy.DELETE) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("waits for", FINALIZER)
+    async with scene.waiting("waits for", FINALIZER, volumes=VolumePolicy.DELETE) as (removal, running):
         await scene.client.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 2}}, namespace=room)
         await until_claimed(scene.client, room, "data-db-1")
         await scene.client.patch(gadgets, "one", {"metadata": {"finalizers": None}}, namespace=room)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.eventually import eventually
+from tests.owners import Owner
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.removals import RemovalLog
 from unwind.api.names import OWNER_LABEL
@@ -18,8 +19,6 @@ from unwind.kube.object_watch import until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.plane.support.removals import RemovalScene
     from unwind.api.unwind import Entry
 
@@ -52,10 +51,8 @@ async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_anot
     await scene.config_map(room, "gone", key="gone")
     held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
     await scene.write()
-    clock, told = StillClock(), RemovalLog()
-    async with scene.removal(clock=clock, told=told) as removal:
-        running = asyncio.ensure_future(removal.run())
-        await told.until(HOLD)
+    clock = StillClock()
+    async with scene.waiting(HOLD, clock=clock) as (removal, _):
         await eventually(lambda: removal.progress.removed >= 2, "two removed objects", within=30)
         entry = await confirm_anew(scene, room, "again", "again")
         clock.advance(31)  # now the notes of both are written
@@ -63,8 +60,6 @@ async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_anot
         assert (await scene.account())["again"] == entry
         free = {"metadata": {"finalizers": None}}
         await scene.client.patch(CONFIG_MAPS, held.name, free, namespace=room)
-        async with asyncio.timeout(30):
-            await running
     assert (await scene.account())["held"].state == EntryState.REMOVED
     assert (await scene.account())["again"] == entry
 
@@ -80,31 +75,22 @@ async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_re
     )
     held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
     await scene.write()
-    clock, told = StillClock(), RemovalLog()
-    async with scene.removal(clock=clock, told=told) as removal:
-        running = asyncio.ensure_future(removal.run())
-        await told.until(HOLD)
+    clock = StillClock()
+    async with scene.waiting(HOLD, clock=clock):
         entry = await confirm_anew(scene, room, "again", "again")
         clock.advance(31)
         await until_state(scene, "never", EntryState.REMOVED)
         assert (await scene.account())["again"] == entry
         await scene.client.patch(CONFIG_MAPS, held.name, {"metadata": {"finalizers": None}}, namespace=room)
-        async with asyncio.timeout(30):
-            await running
 
 
-class Unsettled:
+class Unsettled(Owner):
     """An owner that has just taken over from a process that may still write."""
 
     def __init__(self, clock: StillClock, seconds: float) -> None:
+        super().__init__()
         self._clock = clock
         self._until = clock.monotonic() + seconds
-
-    def owns(self, key: str) -> bool:
-        return True
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
 
     def unsettled(self, key: str) -> float:
         return max(0.0, self._until - self._clock.monotonic())

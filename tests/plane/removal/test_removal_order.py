@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.removals import RemovalLog, RemovalScene, serve_finalizers, stateful_set, until_claimed
+from tests.plane.support.removals import RemovalScene, serve_finalizers, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -43,10 +43,7 @@ async def test_custom_resources_go_while_their_operator_runs_and_definitions_and
         metadata = {"name": name, "namespace": room, "finalizers": [FINALIZER]}
         await scene.put(gadgets, {"metadata": metadata})
     await scene.write()
-    told = RemovalLog()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-        removing = tasks.create_task(removal.run())
-        await told.until("Gadget", "waits for", FINALIZER)
+    async with scene.waiting("Gadget", "waits for", FINALIZER) as (_, removing), asyncio.TaskGroup() as tasks:
         # Nothing that comes later has been touched.
         assert {item.object_ref.resource for item in scene.deleted()} == {"gadgets"}
         operator = tasks.create_task(serve_finalizers(scene.client, gadgets, FINALIZER))
@@ -236,16 +233,10 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
     await object_watch.until(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", bound, "bound", namespace=room)
     await scene.write()
     for _ in range(2):  # the second time the claim is gone already
-        told = RemovalLog()
-        async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-            removing = tasks.create_task(removal.run())
-            await told.until(f"PersistentVolume {volume} waits for its provisioner")
+        async with scene.waiting(f"PersistentVolume {volume} waits for its provisioner") as (_, removing):
             removing.cancel()
         await object_watch.until_absent(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", namespace=room)
-    told = RemovalLog()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-        removing = tasks.create_task(removal.run())
-        await told.until(f"PersistentVolume {volume} waits for its provisioner")
+    async with scene.waiting(f"PersistentVolume {volume} waits for its provisioner") as (removal, removing):
         # What a provisioner does in the end.
         with suppress(ConflictError, NotFoundError):
             await scene.client.delete(PERSISTENT_VOLUMES, volume, uid=made["metadata"]["uid"])
@@ -269,17 +260,14 @@ async def test_what_a_custom_resource_owned_is_gone_before_its_operator_goes_als
     await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     await scene.write()
     for _ in range(2):  # the second time the owner is gone already
-        told = RemovalLog()
-        async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(removal.run())
-            await told.until(f"waiting for the garbage collector to delete dependents: ConfigMap {room}/owned")
+        async with scene.waiting(f"waiting for the garbage collector to delete dependents: ConfigMap {room}/owned") as (
+            removal,
+            running,
+        ):
             assert removal.removed == {owner.uid}
             running.cancel()
         assert scene.order() == ["gadgets/one"]
-    told = RemovalLog()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(removal.run())
-        await told.until("waiting for the garbage collector to delete dependents")
+    async with scene.waiting("waiting for the garbage collector to delete dependents") as (removal, running):
         await scene.client.patch(CONFIG_MAPS, "owned", {"metadata": {"finalizers": None}}, namespace=room)
         await running
     assert scene.order() == ["gadgets/one", "deployments/operator", f"customresourcedefinitions/gadgets.{room}.dev"]

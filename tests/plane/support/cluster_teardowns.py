@@ -38,7 +38,7 @@ from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from unwind.clock import Clock
     from unwind.deleters.registry import Plugin
@@ -359,6 +359,27 @@ class DeployedScene(profiles.ProfileScene):
         await profiles.install(self.client)
         await self.member.create_namespace(self.namespace)
         await self.cluster.create(topology=topology, labels=self.label)
+
+    async def deploy(self, *names: str, chained: bool = False, objects: int = 2) -> None:
+        """Add-ons that are on the cluster, and no controller runs any more. `chained`: each depends on the former."""
+        await self._add(names, chained=chained, objects=objects)
+        async with all_controllers(self.client, self.namespace):
+            await self.deployed(*names)
+
+    @asynccontextmanager
+    async def deleting(self, blocked: str, *names: str, chained: bool = False) -> AsyncIterator[None]:
+        """The same, and the cluster is being deleted while controllers run; this object on it does not go."""
+        await self._add(names, chained=chained)
+        async with all_controllers(self.client, self.namespace):
+            await self.deployed(*names)
+            await self.block(blocked)
+            await self.cluster.delete()
+            yield
+
+    async def _add(self, names: Sequence[str], *, chained: bool, objects: int = 2) -> None:
+        for number, name in enumerate(names):
+            needs = names[number - 1 : number] if chained else ()
+            await self.add_on(name, depends_on=tuple(needs), objects=objects)
 
     async def deployed(self, *names: str) -> None:
         await self.until_provisioned(*names, cluster=self.cluster.name, type_="capi")

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
 from tests.plane.support.objects import teardown_policy
 from tests.plane.support.policies import LABEL
 from unwind.api.capi import CLUSTERS
@@ -21,7 +21,7 @@ from unwind.api.resources import (
     STATEFUL_SETS,
 )
 from unwind.api.rights import HOME
-from unwind.api.unwind import Entry, EntryState
+from unwind.api.unwind import Entry, EntryState, Phase
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.drain.step_source import DrainSteps
 from unwind.kube.errors import NotFoundError
@@ -77,6 +77,21 @@ class DrainScene:
     async def policy(self, name: str, drain: Object, **spec: Any) -> None:
         body = teardown_policy(self.called(name), {LABEL: self.cluster.name}, drain=drain, **spec)
         await self.client.create(TEARDOWN_POLICIES, body)
+
+    async def drained(self) -> Teardown:
+        """Delete the cluster while a manager runs; its Teardown, when that is complete."""
+        async with self.manager():
+            await self.cluster.delete()
+            ended = await self.cluster.ended()
+        assert ended.phase is Phase.COMPLETE
+        return ended
+
+    async def waves_when_blocked(self, part: str) -> dict[str, int]:
+        """The wave of each step by the name of its object, when a message with this part tells what blocks."""
+        held = await self.cluster.teardown(
+            lambda one: any(part in item.message for item in one.status.blockers), f"blocked by {part}"
+        )
+        return {name.partition("-capi")[0]: wave for name, wave in waves(held).items()}
 
     async def forget_policies(self) -> None:
         for policy in await self.client.list(TEARDOWN_POLICIES):

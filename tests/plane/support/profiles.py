@@ -263,6 +263,12 @@ class ProfileScene(MemberConfigMaps):
         assert found
         return found
 
+    async def provide(self, profile: str = "web", name: str = "a", **spec: Any) -> None:
+        """A profile with a ConfigMap of this name, and the cluster that it is for."""
+        await self.source(profile, config_map(self.namespace, name))
+        await self.register()
+        await self.profile(profile, profile, **spec)
+
     async def until_profile_gone(self, name: str) -> None:
         await object_watch.until_absent(self.client, CLUSTER_PROFILES, self.called(name), within=30)
 

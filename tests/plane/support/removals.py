@@ -208,6 +208,15 @@ class RemovalScene:
         return {key: entry for chunk in await self.read() for key, entry in chunk.spec.entries.items()}
 
     @asynccontextmanager
+    async def waiting(self, *words: str, **options: Any) -> AsyncIterator[tuple[Removal, asyncio.Task[None]]]:
+        """A removal that runs, from when it waits for what has these words. `options`: those of `removal`."""
+        told = RemovalLog()
+        async with self.removal(told=told, **options) as removal, asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(removal.run())
+            await told.until(*words)
+            yield removal, running
+
+    @asynccontextmanager
     async def removal(
         self,
         *,
