@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
     from unwind.local.companions import CompanionController
     from unwind.local.plane import Plane
+    from unwind.local.tools import Tool
 
 
 @asynccontextmanager
@@ -29,29 +30,22 @@ async def flux_on(management: LocalCluster, member: LocalCluster) -> AsyncIterat
         yield
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def kustomize_controller(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management) as controller:
-        yield controller
+def _fixture(tool: Tool, *, member: bool = False) -> Any:
+    """A fixture with the controller of the management cluster, or of the member."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="session")
+    async def controller(plane: Plane) -> AsyncIterator[CompanionController]:
+        [on_member] = plane.members.values()
+        async with companions.running(tool, on_member if member else plane.management) as controller:
+            yield controller
+
+    return controller
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def kustomize_controller_on_member(plane: Plane) -> AsyncIterator[CompanionController]:
-    [member] = plane.members.values()
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, member) as controller:
-        yield controller
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def helm_controller(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.HELM_CONTROLLER, plane.management) as controller:
-        yield controller
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def caaph(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.CAAPH, plane.management) as controller:
-        yield controller
+kustomize_controller = _fixture(tools.KUSTOMIZE_CONTROLLER)
+kustomize_controller_on_member = _fixture(tools.KUSTOMIZE_CONTROLLER, member=True)
+helm_controller = _fixture(tools.HELM_CONTROLLER)
+caaph = _fixture(tools.CAAPH)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,6 +11,7 @@ from tests.plane.support.cluster_teardowns import TeardownScene, ensure_installe
 from tests.plane.support.helm_steps import Step, serving, stepping
 from tests.plane.support.requested_deletions import Command, Room
 from tests.plane.support.teardown_records import Record
+from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.pods.agent import PodAgent
 
 if TYPE_CHECKING:
@@ -70,3 +71,9 @@ async def room(plane: Plane, home: str) -> Room:
 def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
     """The commands of a user. `home`: a fixture of the module, Unwind's own namespace."""
     return Command(plane.management.kubeconfig, home, capsys)
+
+
+@pytest.fixture
+def planner(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The same for a user of its own: the audit log knows what it has asked for."""
+    return Command(plane.management.write_kubeconfig("planner", groups=ALL_RIGHTS), home, capsys)

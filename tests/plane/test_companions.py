@@ -81,8 +81,7 @@ async def test_a_handle_whose_deployer_does_not_run_holds_by_name(it: TeardownSc
     # A manager that starts later continues: the handle is being deleted already.
     async with manager(it.client, sources=(companion.steps,)), running_deployer(it):
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_an_object_that_the_deployer_did_not_delete_holds_and_the_owner_of_the_handle_must_act(
@@ -367,8 +366,7 @@ async def test_an_object_that_is_newer_than_the_plan_is_verified_by_a_manager_th
         await it.teardown(_held_at("late"), "held at late")
         await client.patch(CONFIG_MAPS, "late", {"metadata": {"finalizers": None}}, namespace=where)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 def _only_held(handle: Object | None) -> bool:
@@ -389,8 +387,7 @@ async def test_an_object_that_the_deployer_created_after_the_plan_is_verified_to
         free = {"metadata": {"finalizers": None}}
         await it.member.client.patch(CONFIG_MAPS, "late", free, namespace=it.on_member)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_absence_is_verified_with_a_watch_for_each_kind_and_not_with_a_request_for_each_object(

@@ -25,7 +25,7 @@ from tests.plane.support.killed_handles import (
     SingleReleaseProxy,
     SuspendedKustomizations,
 )
-from tests.plane.support.killed_managers import Killer, Managers, detailed_signature, intercepted, killed_user
+from tests.plane.support.killed_managers import Killer, Managers, detailed_signature, killed_user
 from tests.plane.support.objects import teardown_policy
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ref_of
@@ -225,9 +225,7 @@ async def staged(plane: Plane, namespace: str, repository: ChartRepository, tmp_
         cluster = await scene(plane, namespace)
         async with (
             artifacts() as server,
-            intercepted(
-                managers, plane.management.client, cluster.member, before=killer.before, after=killer.after
-            ) as way,
+            killer.intercepted(plane.management.client, cluster.member) as way,
         ):
             it = Stage(cluster, handles_of(made, cluster, server), killer)
             if it.handles.intercepted:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.controllers import HOLD
-from tests.plane.support.drains import DrainScene
+from tests.plane.support.drains import DrainScene, draining
 from tests.plane.support.objects import crd, define
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
@@ -47,10 +46,8 @@ _DEPLOYMENT = {"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "templa
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def it(plane: Plane, namespace: str) -> AsyncIterator[DrainScene]:
-    made = DrainScene(await scene(plane, namespace), plane.clouds[MEMBER])
-    await made.begin()
-    yield made
-    await made.forget_policies()
+    async with draining(plane, namespace, DrainScene) as made:
+        yield made
 
 
 def held_by(reason: str) -> Callable[[Teardown], bool]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.drains import DrainScene
-from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user, progress_signature
+from tests.plane.support.killed_managers import Killer, Managers, killed_user, progress_signature
 from tests.plane.support.requested_deletions import tidy
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DRAIN_RESOURCE, REQUEST_PREFIX, Reason
@@ -158,9 +158,7 @@ async def test_a_requested_drain_that_is_killed_at_each_write_deletes_the_same_a
     await it.policy("prod", _DRAIN)
     managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
     killer = Killer(managers, before=True, twice=True, tell_apart=progress_signature)
-    async with intercepted(
-        managers, it.client, it.cluster.member, before=killer.before, after=killer.after, user_agent=_ON_MEMBERS
-    ) as way:
+    async with killer.intercepted(it.client, it.cluster.member, user_agent=_ON_MEMBERS) as way:
         await it.cluster.lead_to(way)
         cluster = capi_ref(it.cluster.namespace, it.cluster.name, it.cluster.uid)
         await request(it.client, cluster, plural=DRAIN_RESOURCE, now=SYSTEM.now())

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import MEMBER, scene
 from tests.plane.support.commands import command
 from tests.plane.support.controllers import HOLD, running_components
-from tests.plane.support.drains import DrainScene
+from tests.plane.support.drains import DrainScene, draining
 from tests.plane.support.manager_process import running
 from tests.plane.support.requested_deletions import Command, Room, own_namespace, request_controller, tidy, user
 from tests.plane.support.waits import until_struct
@@ -99,10 +98,8 @@ class RequestScene(DrainScene):
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def it(plane: Plane, namespace: str) -> AsyncIterator[RequestScene]:
-    made = RequestScene(await scene(plane, namespace), plane.clouds[MEMBER])
-    await made.begin()
-    yield made
-    await made.forget_policies()
+    async with draining(plane, namespace, RequestScene) as made:
+        yield made
     await tidy(made.client)
 
 

@@ -86,6 +86,12 @@ def add_chart(repository: ChartRepository, name: str, template: str) -> None:
     repository.add(name, {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": template})
 
 
+async def removed(it: TeardownScene, user: HelmUser) -> None:
+    """Assert that nothing of the release `db` is left, and let the cluster go."""
+    assert await user.secrets("db") == []
+    await it.nothing_left()
+
+
 async def test_a_release_is_uninstalled_with_its_hook_and_its_objects_are_verified_absent(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
@@ -155,9 +161,7 @@ async def test_objects_of_a_revision_that_is_newer_than_the_plan_are_removed_too
         await it.teardown(_held("db-late"), "held at the new object")
         await user.free("db-late")
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await user.secrets("db") == []
-    assert await it.objects() == set()
-    await it.let_go()
+    await removed(it, user)
 
 
 async def test_a_release_that_a_deployer_drives_is_no_step_and_is_not_touched(
@@ -272,8 +276,7 @@ async def test_a_release_that_cannot_be_read_holds_the_cluster_by_name(
         await user.client.patch(SECRETS, secret["metadata"]["name"], good, namespace=user.namespace)
         clock.advance(600)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await removed(it, user)
 
 
 async def test_a_release_that_is_installed_again_during_its_removal_is_removed_again(
@@ -284,9 +287,7 @@ async def test_a_release_that_is_installed_again_during_its_removal_is_removed_a
         await user.install("db", "greeting")
         await user.free("db-settings")
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await user.secrets("db") == []
-    assert await it.objects() == set()
-    await it.let_go()
+    await removed(it, user)
 
 
 async def test_without_helm_a_release_is_held_and_nothing_of_it_goes(it: TeardownScene, user: HelmUser) -> None:
@@ -332,8 +333,7 @@ async def test_a_release_that_is_stuck_in_an_upgrade_is_uninstalled_when_that_ha
         assert await it.objects() == {"db-settings"}
         clock.advance(600)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await removed(it, user)
 
 
 async def test_a_tried_release_is_given_up_after_its_time_and_a_left_one_is_not_touched(

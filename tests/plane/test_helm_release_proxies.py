@@ -116,8 +116,7 @@ async def test_a_controller_that_does_not_run_holds_and_is_named(
     finally:
         if caaph.process is None:
             await caaph.start()
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_a_missing_kubeconfig_secret_keeps_the_gate_closed(it: TeardownScene, proxies: Proxies) -> None:
@@ -138,8 +137,7 @@ async def test_a_missing_kubeconfig_secret_keeps_the_gate_closed(it: TeardownSce
         fresh = {key: secret["metadata"][key] for key in ("name", "namespace", "labels")}
         await it.client.create(SECRETS, {**secret, "metadata": fresh})
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_a_release_secret_that_cannot_be_read_holds(it: TeardownScene, proxies: Proxies) -> None:
@@ -290,8 +288,7 @@ async def test_a_release_that_was_upgraded_while_no_manager_ran_is_verified_with
         await hold(it, "late")
         ended = await it.ended()
     assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0)
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 # Previews

@@ -134,9 +134,7 @@ async def scene(plane: Plane, cluster: LocalCluster, namespace: str, **wish: Any
     await karmada_members.install(client)
     await cluster.create_namespace(namespace)
     async with karmada_members.joined(client, cluster, **wish) as member:
-        it = PairScene(member.client, member.cluster, member.name, member.joined)
-        it.namespace = namespace
-        it.uid = (await it.get()).metadata.uid
+        it = await PairScene.of(member, namespace)
         it.capi = await capi_cluster(client, cluster, namespace)
         yield it
         await it.capi.let_go()

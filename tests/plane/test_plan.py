@@ -23,7 +23,6 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import HOME
 from unwind.errors import UnwindError
-from unwind.local.cluster import ALL_RIGHTS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,18 +38,12 @@ async def home(plane: Plane) -> str:
     return HOME
 
 
-@pytest.fixture
-def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
-    # A user of its own: the audit log knows what it has asked for.
-    return Command(plane.management.write_kubeconfig("planner", groups=ALL_RIGHTS), home, capsys)
-
-
 def named(refs: list[dict[str, Any]]) -> set[str]:
     return {f"{ref['kind']}/{ref['name']}" for ref in refs}
 
 
 async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
-    plane: Plane, home: str, command: Command
+    plane: Plane, home: str, planner: Command
 ) -> None:
     room = Room(plane.management, home)
     await room.open()
@@ -96,7 +89,7 @@ async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
             }
         ],
     )
-    seen = await command.foreseen(f"ns/{room.name}")
+    seen = await planner.foreseen(f"ns/{room.name}")
     assert [step["name"] for step in seen["plan"]["steps"]] == [
         "custom objects",
         "load balancers",
@@ -119,56 +112,56 @@ async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
     assert any(f"Namespace {room.name} stays, because" in line for line in seen["warnings"])
     assert (seen["total"], seen["refused"]) == (seen["radius"]["objects"], True)
     # And as people, or other programs, want it.
-    table = await command.plan(f"ns/{room.name}")
+    table = await planner.plan(f"ns/{room.name}")
     assert "Refused, nothing would be deleted:" in table
-    wide = await command.plan(f"ns/{room.name}", output="wide")
+    wide = await planner.plan(f"ns/{room.name}", output="wide")
     assert f"ConfigMap {room.name}/settings" in wide
-    assert yaml.safe_load(await command.plan(f"ns/{room.name}", output="yaml"))["title"] == f"Namespace {room.name}"
-    assert (await command.plan(f"ns/{room.name}", output="svg")).startswith("<svg")
-    assert (await command.plan(f"ns/{room.name}", output="dot")).startswith("digraph")
-    assert "flowchart" in await command.plan(f"ns/{room.name}", output="mermaid")
+    assert yaml.safe_load(await planner.plan(f"ns/{room.name}", output="yaml"))["title"] == f"Namespace {room.name}"
+    assert (await planner.plan(f"ns/{room.name}", output="svg")).startswith("<svg")
+    assert (await planner.plan(f"ns/{room.name}", output="dot")).startswith("digraph")
+    assert "flowchart" in await planner.plan(f"ns/{room.name}", output="mermaid")
 
 
 async def test_an_object_shows_what_needs_it_and_a_definition_what_it_takes_along(
-    plane: Plane, home: str, command: Command
+    plane: Plane, home: str, planner: Command
 ) -> None:
     room = Room(plane.management, home)
     await room.open()
     await room.config_map("settings")
     container = {"name": "c", "image": "c", "envFrom": [{"configMapRef": {"name": "settings"}}]}
     await room.put(PODS, "user", spec={"containers": [container]})
-    seen = await command.foreseen("cm/settings", namespace=room.name)
+    seen = await planner.foreseen("cm/settings", namespace=room.name)
     assert seen["warnings"] == [f"ConfigMap {room.name}/settings is deleted, but still used by Pod {room.name}/user"]
     gadgets = await room.definition()
     for number in range(3):
         await room.put(gadgets, f"g-{number}")
     owner = {"apiVersion": f"{gadgets.group}/v1", "kind": "Gadget", "name": "g-0", "uid": room.uids["g-0"]}
     await room.config_map("owned", ownerReferences=[owner])
-    seen = await command.foreseen(f"crd/gadgets.{gadgets.group}")
+    seen = await planner.foreseen(f"crd/gadgets.{gadgets.group}")
     assert seen["radius"]["definitions"] == [{"name": f"gadgets.{gadgets.group}", "resources": 3, "along": 0}]
     assert named(seen["along"]) == {"ConfigMap/owned"}
     assert [step["objects"] for step in seen["plan"]["steps"]] == [3, 1]
     with pytest.raises(UnwindError, match=r"ConfigMap .*: not found"):
-        await command.plan("cm/nothing", namespace=room.name)
+        await planner.plan("cm/nothing", namespace=room.name)
     with pytest.raises(UnwindError, match="kind 'thing' not found in this cluster"):
-        await command.plan("thing/x")
+        await planner.plan("thing/x")
 
 
 async def test_a_stateful_set_takes_its_claims_along_where_that_is_asked_for(
-    plane: Plane, home: str, command: Command
+    plane: Plane, home: str, planner: Command
 ) -> None:
     room = Room(plane.management, home)
     await room.open()
     body = stateful_set(room.name, "db", replicas=1)
     await room.put(STATEFUL_SETS, "db", spec=body["spec"])
     await until_claimed(room.client, room.name, "data-db-0")
-    seen = await command.foreseen("sts/db", namespace=room.name, volumes="Delete")
+    seen = await planner.foreseen("sts/db", namespace=room.name, volumes="Delete")
     assert named(seen["objects"]["volume claims"]) == {"PersistentVolumeClaim/data-db-0"}
     assert "Pod/db-0" in named(seen["along"])
 
 
 async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_member(
-    plane: Plane, namespace: str, command: Command
+    plane: Plane, namespace: str, planner: Command
 ) -> None:
     scene = await cluster_teardowns.scene(plane, namespace)
     await scene.add_on("base")
@@ -179,7 +172,7 @@ async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_membe
     for name in ("shop-0", "tried-0"):
         await scene.member.client.patch(CONFIG_MAPS, name, patch, namespace=scene.on_member, field_manager="jane")
     for target, where in ((f"cluster/{scene.name}", scene.namespace), (scene.name, None)):
-        seen = await command.foreseen(target, namespace=where)
+        seen = await planner.foreseen(target, namespace=where)
         waves = {step["name"].partition("-")[0]: (step["wave"], step["effort"]) for step in seen["plan"]["steps"]}
         assert waves == {
             "ClusterProfile/shop": (1, "Enforce"),
@@ -202,13 +195,13 @@ async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_membe
             "ClusterProfile/base",
         ]
     # What becomes of a profile is told for each cluster that it is on; who needs it is named.
-    seen = await command.foreseen(f"clusterprofile/{scene.profile('base')}")
+    seen = await planner.foreseen(f"clusterprofile/{scene.profile('base')}")
     assert [step["name"] for step in seen["plan"]["steps"]] == [f"Capi/{scene.namespace}/{scene.name}"]
     assert seen["radius"]["objects"] == 3
     assert [scene.profile("shop") in line for line in seen["warnings"]] == [True]
 
 
-async def test_a_member_of_karmada_shows_what_its_strategy_leaves(plane: Plane, home: str, command: Command) -> None:
+async def test_a_member_of_karmada_shows_what_its_strategy_leaves(plane: Plane, home: str, planner: Command) -> None:
     client = plane.management.client
     await profiles.serve(client, ("cluster.karmada.io", "work.karmada.io"), (karmada.CLUSTERS, karmada.WORKS))
     name = "planned-member"
@@ -225,16 +218,16 @@ async def test_a_member_of_karmada_shows_what_its_strategy_leaves(plane: Plane, 
     work = {"apiVersion": karmada.WORKS.api_version, "kind": "Work"}
     metadata = {"name": "w", "namespace": f"karmada-es-{name}"}
     await client.create(karmada.WORKS, {**work, "metadata": metadata, "spec": {}})
-    seen = await command.foreseen(f"cluster/{name}")
+    seen = await planner.foreseen(f"cluster/{name}")
     assert [(step["name"], step["effort"]) for step in seen["plan"]["steps"]] == [("Work/w", "Enforce")]
     await client.patch(karmada.CLUSTERS, name, {"spec": {"removeStrategy": "Needless"}})
-    seen = await command.foreseen(f"clusters.cluster.karmada.io/{name}")
+    seen = await planner.foreseen(f"clusters.cluster.karmada.io/{name}")
     assert [(step["name"], step["effort"]) for step in seen["plan"]["steps"]] == [("Work/w", "Leave")]
     await client.delete(karmada.CLUSTERS, name, uid=made["metadata"]["uid"])
 
 
-async def test_nothing_was_written_by_any_of_this(plane: Plane, command: Command) -> None:
-    await command.plan("ns/default")
+async def test_nothing_was_written_by_any_of_this(plane: Plane, planner: Command) -> None:
+    await planner.plan("ns/default")
     for cluster in (plane.management, *plane.members.values()):
         assert {entry.verb for entry in cluster.audit.entries(user="planner")} <= READING
         by_agent = [entry for entry in cluster.audit.entries() if entry.user_agent.startswith("unwind-plan")]

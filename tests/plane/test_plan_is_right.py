@@ -10,16 +10,15 @@ import pytest_asyncio
 
 from tests.plane.support import cluster_teardowns, profiles
 from tests.plane.support.random_plans import EVERY_RULE, PlanScene
-from tests.plane.support.requested_deletions import Command
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.api.rights import HOME
 from unwind.api.unwind import Blocker, Phase, Teardown
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.object_watch import until_absent
-from unwind.local.cluster import ALL_RIGHTS
 
 if TYPE_CHECKING:
+    from tests.plane.support.requested_deletions import Command
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
@@ -33,11 +32,6 @@ SEED = int(os.environ.get("UNWIND_PLAN_SEED", "1"))
 async def home(plane: Plane) -> str:
     await profiles.install(plane.management.client)
     return HOME
-
-
-@pytest.fixture
-def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(plane.management.write_kubeconfig("planner", groups=ALL_RIGHTS), home, capsys)
 
 
 async def is_there(client: Client, resource: Resource, ref: ObjectRef) -> bool:
@@ -77,12 +71,12 @@ async def ended_without_protection(it: PlanScene) -> tuple[Teardown, set[str]]:
             await it.client.patch(resource, ref.name, patch, namespace=ref.namespace or None)
 
 
-async def check(plane: Plane, namespace: str, command: Command, seed: int, rule: str) -> set[str]:
+async def check(plane: Plane, namespace: str, planner: Command, seed: int, rule: str) -> set[str]:
     """Make a scene, compare its plan with what its teardown does, and return the rules that occurred."""
     scene = await cluster_teardowns.scene(plane, namespace)
     it = PlanScene(scene, seed, rule)
     await it.make()
-    seen = await command.foreseen(f"cluster/{scene.name}", namespace=scene.namespace)
+    seen = await planner.foreseen(f"cluster/{scene.name}", namespace=scene.namespace)
     left = {step["name"] for step in seen["plan"]["steps"] if step["effort"] == "Leave"}
     going = set().union(*(uids(refs) for name, refs in seen["objects"].items() if name not in left))
     staying = uids([told["object"] for told in seen["staying"]])
@@ -121,30 +115,30 @@ async def check(plane: Plane, namespace: str, command: Command, seed: int, rule:
 
 @pytest.mark.parametrize("number", range(FEW))
 async def test_the_plan_predicts_what_the_teardown_does(
-    plane: Plane, namespace: str, command: Command, number: int
+    plane: Plane, namespace: str, planner: Command, number: int
 ) -> None:
     rules = ("foreign-content", "foreign-resources", "claims", "take-along", "protected", "cascading-namespace")
-    await check(plane, namespace, command, SEED + number, rules[number])
+    await check(plane, namespace, planner, SEED + number, rules[number])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_fifty_plans_predict_what_their_teardowns_do(plane: Plane, namespace: str, command: Command) -> None:
+async def test_fifty_plans_predict_what_their_teardowns_do(plane: Plane, namespace: str, planner: Command) -> None:
     occurred: set[str] = set()
     for number in range(MANY):
-        occurred |= await check(plane, namespace, command, SEED * 1000 + number, EVERY_RULE[number % len(EVERY_RULE)])
+        occurred |= await check(plane, namespace, planner, SEED * 1000 + number, EVERY_RULE[number % len(EVERY_RULE)])
     assert occurred == set(EVERY_RULE)
 
 
 async def test_a_namespace_with_foreign_content_is_kept_in_every_form_of_the_plan(
-    plane: Plane, namespace: str, command: Command
+    plane: Plane, namespace: str, planner: Command
 ) -> None:
     scene = await cluster_teardowns.scene(plane, namespace)
     await scene.add_on("web", objects=1, own_namespace=True)
     room = scene.namespace_of("web")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": room}}
     await scene.member.client.create(CONFIG_MAPS, body)
-    seen = await command.foreseen(f"cluster/{scene.name}", namespace=scene.namespace)
+    seen = await planner.foreseen(f"cluster/{scene.name}", namespace=scene.namespace)
     assert (seen["plan"]["objects"], seen["radius"]["objects"], seen["radius"]["staying"]) == (1, 1, 1)
     assert [step["objects"] for step in seen["plan"]["steps"]] == [1]
     assert seen["radius"]["namespaces"] == []
@@ -152,7 +146,7 @@ async def test_a_namespace_with_foreign_content_is_kept_in_every_form_of_the_pla
         (room, f"it has foreign content: ConfigMap {room}/theirs")
     ]
     for output in ("table", "wide"):
-        told = " ".join((await command.plan(f"cluster/{scene.name}", namespace=scene.namespace, output=output)).split())
+        told = " ".join((await planner.plan(f"cluster/{scene.name}", namespace=scene.namespace, output=output)).split())
         assert "1 would be kept" in told
         assert "1 Namespace" not in told
         assert f"it has foreign content: ConfigMap {room}/theirs" in told

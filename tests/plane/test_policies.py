@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.api.policies import TeardownPolicy
+    from unwind.api.unwind import Teardown
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
@@ -371,14 +372,17 @@ async def test_the_api_server_refuses_unknown_words(it: PolicyScene, wrong: Obje
     assert refused.value.code == 422
 
 
+async def held_for_unknown_value(it: PolicyScene) -> Teardown:
+    """Delete the cluster; its Teardown, as soon as an unknown value holds it."""
+    await it.cluster.delete()
+    return await it.cluster.teardown(lambda one: is_true(one.status.conditions, ConditionType.UNKNOWN_VALUE), "held")
+
+
 async def test_a_policy_for_a_deployer_whose_feature_is_not_installed_holds(it: PolicyScene) -> None:
     source = {"kind": "Helm", "effort": "Enforce", "selector": {"names": ["*"]}}
     await it.policy("prod", sources=[source])
     async with it.manager():
-        await it.cluster.delete()
-        held = await it.cluster.teardown(
-            lambda one: is_true(one.status.conditions, ConditionType.UNKNOWN_VALUE), "held"
-        )
+        held = await held_for_unknown_value(it)
         assert held.spec.plan is None
         said = find(held.status.conditions, ConditionType.UNKNOWN_VALUE)
         assert said

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import TeardownScene, manager
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, stopped_midway
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.profiles import pause
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, SVELTOS_PAUSED_ANNOTATION
@@ -51,14 +51,11 @@ async def test_an_enforced_step_of_a_paused_profile_holds_until_it_is_unpaused(i
         assert {name.partition("-")[0] for name in it.deleted()} == {"other"}
         await pause(it.client, it.profile("top"), paused=False)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_a_profile_paused_midway_gets_no_further_delete(it: TeardownScene) -> None:
-    await it.add_ons_on_hold()
-    async with manager(it.client):
-        await it.delete_midway()
+    async with stopped_midway(it):
         await pause(it.client, it.profile("top"))
         await it.teardown(lambda one: held_by(it, "top", one) and len(one.status.blockers) == 1, "held by the profile")
         await it.unblock()

@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from tests.plane.support.commands import command, json_of
 from tests.plane.support.extension_registration import serve_only
 from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, ROOM, delete, ours, pod
+from tests.plane.support.protected_objects import ROOM, apply_policies, delete, ours, pod
 from tests.plane.support.protection_table import ALWAYS, LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -23,10 +23,9 @@ from unwind.api.resources import (
     PERSISTENT_VOLUMES,
     PODS,
     SERVICES,
-    VALIDATING_ADMISSION_POLICIES,
-    VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.api.rights import HOME
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.protection import manifests
@@ -53,12 +52,7 @@ async def cluster(plane: Plane) -> AsyncIterator[LocalCluster]:
     client = member.client
     await define(client, crd(GIZMOS))
     await member.create_namespace(ROOM)
-    policies, bindings = manifests.policy_objects(HOME)
-    for policy in policies:
-        await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
-    for binding in bindings:
-        await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
-    # The API server heeds them a moment after they are written.
+    await apply_policies(client)
     for resource in (GIZMOS, CONFIG_MAPS, REPLICA_SETS, JOBS):
         await until_heeded(client, resource)
     await until_refused(lambda: client.create(GIZMOS, labelled(GIZMOS, f"typo-{uuid.uuid4().hex[:8]}", "always")))

@@ -12,7 +12,7 @@ from tests.owners import Owner
 from tests.plane.support.commands import command
 from tests.plane.support.controllers import running_components
 from tests.plane.support.objects import absent, new_object
-from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, put_all, until_answered
+from tests.plane.support.protected_objects import MANAGER, ROOM, delete, put_all, until_answered
 from tests.plane.support.protection_table import BY_ITSELF
 from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND
 from unwind.api.resources import (
@@ -20,6 +20,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
+from unwind.api.rights import HOME
 from unwind.components import Mode
 from unwind.errors import UnwindError
 from unwind.kube import object_watch

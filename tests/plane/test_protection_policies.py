@@ -14,7 +14,16 @@ import pytest_asyncio
 from tests.eventually import eventually
 from tests.plane.support.commands import command, json_of, kubectl
 from tests.plane.support.objects import crd, define, new_object
-from tests.plane.support.protected_objects import HOME, ROOM, delete, differences, ours, pod, put_all, until_answered
+from tests.plane.support.protected_objects import (
+    ROOM,
+    apply_policies,
+    delete,
+    differences,
+    ours,
+    pod,
+    put_all,
+    until_answered,
+)
 from tests.plane.support.protection_table import ALWAYS, BY_ITSELF, LABEL, P
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
@@ -27,6 +36,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.api.rights import HOME
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.protection import manifests
@@ -51,11 +61,7 @@ async def protected(plane: Plane) -> AsyncIterator[LocalCluster]:
     member = await plane.add_member(f"protected-{uuid.uuid4().hex[:8]}")
     await put_all(member.client, BY_ITSELF)
     await member.client.create(DEPLOYMENTS, deployment("in-before", 0, "always"))
-    policies, bindings = manifests.policy_objects(HOME)
-    for policy in policies:
-        await member.client.apply(VALIDATING_ADMISSION_POLICIES, policy)
-    for binding in bindings:
-        await member.client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
+    await apply_policies(member.client)
     await until_answered(member.client, BY_ITSELF)
     yield member
     await plane.remove_member(member.name)

@@ -10,9 +10,10 @@ import pytest
 from tests.plane.support.commands import command, kubectl
 from tests.plane.support.manager_process import running
 from tests.plane.support.objects import new_object
-from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, differences, put_all, until_answered
+from tests.plane.support.protected_objects import MANAGER, ROOM, delete, differences, put_all, until_answered
 from tests.plane.support.protection_table import LABEL, ROWS
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES
+from unwind.api.rights import HOME
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.protection import manifests

@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from tests.plane.support import protected_objects
 from tests.plane.support.extension_registration import serve_only
 from tests.plane.support.objects import api_service_without_server, crd, define, until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, ROOM
+from tests.plane.support.protected_objects import ROOM
 from tests.plane.support.protection_table import LABEL, P
 from tests.plane.test_protection_webhook import Guarded, answering, delete, labelled, refused, room
 from unwind.api.resources import (
@@ -25,7 +25,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.api.rights import Setting
+from unwind.api.rights import HOME, Setting
 from unwind.install.manifests import manifests, resource_of
 from unwind.kube.discovery import Discovery
 from unwind.protection.manifests import configuration, policy_objects

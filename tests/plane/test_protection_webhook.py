@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.plane.support import protected_objects
 from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, MANAGER
+from tests.plane.support.protected_objects import MANAGER
 from tests.plane.support.protection_table import CASCADING, LABEL, ROWS, P
 from unwind.api.names import EventReason
 from unwind.api.resources import (
@@ -35,7 +35,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.api.rights import Setting
+from unwind.api.rights import HOME, Setting
 from unwind.certificates import Authority
 from unwind.concurrency import gather_limited
 from unwind.install.manifests import manifests, resource_of

@@ -195,8 +195,7 @@ async def test_where_the_key_is_lost_the_plan_is_made_anew_and_nothing_is_let_go
         await it.unblock()
         ended = await record(it, lambda one: one.finished, but=held.metadata.uid)
     assert (ended.metadata.uid, ended.phase) == (again.metadata.uid, Phase.COMPLETE)
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_a_key_is_rotated_while_a_teardown_goes_on(it: TeardownScene) -> None:

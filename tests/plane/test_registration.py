@@ -138,12 +138,17 @@ async def _select(client: Client, selector: Object | None) -> None:
     await client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"namespaceSelector": selector}})
 
 
+async def with_unwind(plane: Plane, cluster: LocalCluster) -> Client:
+    """A client of a cluster with Cluster API's kinds, on which Unwind is installed."""
+    await serve(plane, cluster.client)
+    assert (await command(cluster, "install")).code == 0
+    return cluster.client
+
+
 async def test_the_registration_stays_while_a_teardown_holds_a_cluster(
     plane: Plane, fresh_member: LocalCluster
 ) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
+    client = await with_unwind(plane, fresh_member)
     other = {"apiVersion": EXTENSION_CONFIGS.api_version, "kind": EXTENSION_CONFIGS.kind, "metadata": {"name": "other"}}
     await client.create(EXTENSION_CONFIGS, other | {"spec": {"clientConfig": {"url": "https://10.0.0.2"}}})
     cluster = await create_cluster(client, "prod-7")
@@ -239,9 +244,7 @@ def _touched(config: Object) -> str:
 async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
     plane: Plane, fresh_member: LocalCluster
 ) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
+    client = await with_unwind(plane, fresh_member)
     cluster = await create_cluster(client, "prod-7", labels={"env": "prod"})
     teardown = await create_teardown(client, cluster, "Enforce")
     for name, behaviour in (("strict", "EnforceRemovePolicies"), ("loose", "RemovePolicies")):

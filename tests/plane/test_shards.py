@@ -46,9 +46,16 @@ def owners(*replicas: Shards) -> Counter[int]:
     return Counter(shard for shards in replicas for shard in shards.owned)
 
 
-async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: str) -> None:
-    async with replica(plane.management.client, namespace, "a") as a:
+@asynccontextmanager
+async def sole_replica(client: Client, namespace: str) -> AsyncIterator[Shards]:
+    """A replica that owns all shards."""
+    async with replica(client, namespace, "a") as a:
         await eventually(lambda: len(a.owned) == 16)
+        yield a
+
+
+async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: str) -> None:
+    async with sole_replica(plane.management.client, namespace) as a:
         assert a.leads
         assert a.owns("any-cluster")
 
@@ -57,8 +64,7 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
     plane: Plane, namespace: str
 ) -> None:
     client = plane.management.client
-    async with replica(client, namespace, "a") as a:
-        await eventually(lambda: len(a.owned) == 16)
+    async with sole_replica(client, namespace) as a:
         async with replica(client, namespace, "b") as b:
             async with asyncio.timeout(30):
                 while len(b.owned) < 8:
@@ -385,8 +391,7 @@ async def test_the_next_owner_of_a_shard_knows_how_long_the_former_may_still_wri
     plane: Plane, namespace: str
 ) -> None:
     client = plane.management.client
-    async with replica(client, namespace, "a") as a:
-        await eventually(lambda: len(a.owned) == 16)
+    async with sole_replica(client, namespace) as a:
         assert a.unsettled("any-cluster") == 0, "nobody was there before"
         async with replica(client, namespace, "b") as b:
             await eventually(lambda: len(b.owned) == 8)

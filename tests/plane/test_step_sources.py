@@ -189,8 +189,7 @@ async def test_a_step_whose_source_does_not_run_is_held_by_name_until_it_does(it
     async with manager(it.client, sources=(ListedSteps,)):
         assert await it.objects() == {"disk-0", "disk-1"}
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_objects_of_an_owner_that_no_source_knows_hold_the_plan(it: TeardownScene) -> None:

@@ -40,8 +40,7 @@ async def test_a_chain_goes_in_reverse_of_what_depends_on_what(it: TeardownScene
     assert teardown.status.wave == "3/3"
     assert meta.is_true(teardown.status.conditions, "Complete")
     assert [name.partition("-")[0] for name in it.deleted()] == ["top"] * 3 + ["middle"] * 3 + ["base"] * 3
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_the_plan_is_written_before_the_first_deletion(it: TeardownScene) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import DeployedScene, TeardownScene, all_controllers, manager, scene
+from tests.plane.support.cluster_teardowns import (
+    DeployedScene,
+    TeardownScene,
+    all_controllers,
+    manager,
+    scene,
+    stopped_midway,
+)
 from tests.plane.support.controllers import HOLD
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
@@ -70,9 +77,7 @@ async def test_nothing_of_a_paused_cluster_is_removed_until_it_is_unpaused(
 
 async def test_a_cluster_paused_midway_gets_no_further_delete(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_ons_on_hold()
-    async with manager(it.client):
-        await it.delete_midway()
+    async with stopped_midway(it):
         await patch(it, BY_FIELD)
         await it.teardown(is_paused, "held because it is paused")
         await it.unblock()
@@ -80,8 +85,7 @@ async def test_a_cluster_paused_midway_gets_no_further_delete(plane: Plane, name
         assert {name.partition("-")[0] for name in it.deleted()} == {"top"}
         await patch(it, UNPAUSED)
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_a_deadline_does_not_release_a_paused_cluster(plane: Plane, namespace: str) -> None:
@@ -164,9 +168,8 @@ def _is_terminating(it: Object | None) -> bool:
 
 async def test_a_new_manager_keeps_a_paused_cluster_held(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
-    await it.add_ons_on_hold()
-    async with manager(it.client):
-        await it.delete_midway()
+    async with stopped_midway(it):
+        pass
     await patch(it, BY_ANNOTATION)
     await it.unblock()
     async with manager(it.client):

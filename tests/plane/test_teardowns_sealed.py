@@ -51,6 +51,13 @@ async def deploy(it: TeardownScene, owner: ObjectRef, name: str) -> None:
     await it.add_late(owner, name)
 
 
+async def web_beside_held(it: TeardownScene) -> ObjectRef:
+    """The add-on `web`, and another one whose objects do not go."""
+    web = await it.add_on("web")
+    await it.add_on("held", finalizers=(HOLD,))
+    return web
+
+
 async def test_removed_is_reported_only_for_what_is_sealed_and_no_seal_waits_for_a_try_step(it: TeardownScene) -> None:
     web = await it.add_on("web")
     await it.add_on("tried", behaviour="RemovePolicies", finalizers=(HOLD,))
@@ -95,8 +102,7 @@ async def test_what_is_deployed_before_the_seal_is_removed_before_the_step_is_re
 
 
 async def test_steps_are_sealed_while_another_enforced_step_is_held(it: TeardownScene) -> None:
-    web = await it.add_on("web")
-    await it.add_on("held", finalizers=(HOLD,))
+    web = await web_beside_held(it)
     async with manager(it.client):
         await it.delete()
         teardown = await it.teardown(is_removed(it, "web"), "web removed")
@@ -145,8 +151,7 @@ async def test_death_between_removal_and_seal_reports_nothing_as_removed(it: Tea
 
 async def test_a_step_that_is_reported_as_removed_and_not_sealed_is_carried_out_again(it: TeardownScene) -> None:
     """As an earlier version may have left it."""
-    web = await it.add_on("web")
-    await it.add_on("held", finalizers=(HOLD,))
+    web = await web_beside_held(it)
     async with manager(it.client):
         await it.delete()
         await it.teardown(is_removed(it, "web"), "web removed")
@@ -158,13 +163,11 @@ async def test_a_step_that_is_reported_as_removed_and_not_sealed_is_carried_out_
     async with manager(it.client):
         await it.unblock()
         assert (await it.ended()).phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    await it.let_go()
+    await it.nothing_left()
 
 
 async def test_what_is_deployed_before_the_seal_is_named_when_the_cluster_is_released(it: TeardownScene) -> None:
-    web = await it.add_on("web")
-    await it.add_on("held", finalizers=(HOLD,))
+    web = await web_beside_held(it)
     delay = Delay(seals(web))
     async with delayed(it.management, delay) as client, manager(client):
         await it.delete()

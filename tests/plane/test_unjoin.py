@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.plane.support.controllers import HOLD
-from tests.plane.support.unjoins import controllers, scene
+from tests.plane.support.unjoins import behind_proxy, controllers, scene
 from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
@@ -19,7 +19,6 @@ from unwind.kube.client import Client
 from unwind.members import members
 from unwind.teardown import plan
 from unwind.testing.clock import StillClock
-from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from unwind.local.plane import Plane
@@ -62,9 +61,7 @@ async def test_the_inventories_that_were_read_for_the_plan_are_not_read_again_to
         for name in works:
             await it.put(name, objects=1)
         await it.deployed(*works)
-        await it.delete()
-        assert (await it.gone()).phase is Phase.COMPLETE
-        assert await it.on_member() == {}
+        await it.unjoin()
 
 
 async def test_an_object_that_is_recorded_after_the_inventories_were_read_is_removed_too(
@@ -101,9 +98,7 @@ async def test_required_removes_the_objects_of_suspended_works_too(plane: Plane,
         await it.put("web")
         await it.deployed("web")
         await it.client.patch(WORKS, "web", {"spec": {"suspendDispatching": True}}, namespace=it.execution)
-        await it.delete()
-        assert (await it.gone()).phase is Phase.COMPLETE
-        assert await it.on_member() == {}
+        await it.unjoin()
 
 
 async def test_probes_works_and_the_unjoin_share_one_connection_to_the_member(
@@ -232,11 +227,8 @@ async def test_a_deadline_of_the_member_holds_or_releases(
 
 async def test_needless_that_is_raised_to_required_stays_needless_and_says_so(plane: Plane, namespace: str) -> None:
     clock = StillClock()
-    async with scene(plane, namespace) as it, Proxy(it.cluster.server) as proxy:
-        await it.lead_to(proxy.url)
-        async with controllers(it.client, namespace, clock=clock):
-            await it.put("web")
-            await it.deployed("web")
+    async with scene(plane, namespace) as it:
+        async with behind_proxy(it, clock=clock) as proxy:
             # Its marks come off as far as it answers, and it has a while for that.
             proxy.close()
             await it.delete()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from unwind.karmada import join_objects
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unwind.local.plane import Plane
 
 REQUIRED = RemoveStrategy.REQUIRED
@@ -62,6 +65,15 @@ class Command:
         return msgspec.json.decode(found)
 
 
+@asynccontextmanager
+async def required(
+    plane: Plane, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[tuple[UnjoinScene, Command]]:
+    """A member whose objects are removed, and the command."""
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        yield it, Command(plane, it, capsys)
+
+
 def looks(it: UnjoinScene) -> int:
     """How often somebody asked the member who it is, but for the controllers."""
     entries = it.cluster.audit.entries(verbs=("get",), resource="namespaces")
@@ -71,8 +83,7 @@ def looks(it: UnjoinScene) -> int:
 async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_end(
     plane: Plane, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
-        command = Command(plane, it, capsys)
+    async with required(plane, namespace, capsys) as (it, command):
         await it.put("base")
         await it.put("web", depends_on=("base",))
         await it.deployed("base", "web")
@@ -116,8 +127,7 @@ async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_e
 async def test_force_lets_the_member_go_and_prints_each_object_that_is_left(
     plane: Plane, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
-        command = Command(plane, it, capsys)
+    async with required(plane, namespace, capsys) as (it, command):
         await it.put("web")
         await it.deployed("web")
         await command.attend()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user
+from tests.plane.support.killed_managers import Killer, Managers, killed_user
 from tests.plane.support.unjoins import UnjoinScene, controllers, scene
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL
@@ -50,7 +50,7 @@ async def test_a_manager_that_is_killed_at_every_write_of_an_unjoin_brings_it_to
             await it.put("top", objects=1, depends_on=("base",))
             await it.deployed("base", "top")
         uids = {one["metadata"]["uid"]: name for name, one in (await it.on_member()).items()}
-        async with intercepted(managers, it.client, it.cluster, before=killer.before, after=killer.after) as way:
+        async with killer.intercepted(it.client, it.cluster) as way:
             await it.lead_to(way.server, authority=way.authority)
             await it.delete()
             await managers.until(lambda: is_over(it), it.client)

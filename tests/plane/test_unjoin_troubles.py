@@ -15,7 +15,7 @@ from tests.plane.support.controllers import HOLD
 from tests.plane.support.karmada_members import joined
 from tests.plane.support.manager_process import running
 from tests.plane.support.profiles import config_map
-from tests.plane.support.unjoins import controllers, scene
+from tests.plane.support.unjoins import behind_proxy, controllers, scene
 from unwind.api import names
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import find
@@ -29,7 +29,6 @@ from unwind.karmada import join_objects, tokens
 from unwind.kube.client import Client
 from unwind.kube.object_watch import until_absent
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
@@ -60,11 +59,8 @@ async def test_what_others_made_anew_in_our_place_survives(plane: Plane, namespa
 async def test_a_member_that_is_cut_off_in_the_middle_is_waited_for_and_said_to_be(
     plane: Plane, namespace: str
 ) -> None:
-    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, Proxy(it.cluster.server) as proxy:
-        await it.lead_to(proxy.url)
-        async with controllers(it.client, namespace, clock=SYSTEM):
-            await it.put("web")
-            await it.deployed("web")
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
+        async with behind_proxy(it, clock=SYSTEM) as proxy:
             await it.block("web-1")
             await it.delete()
             await it.says("UnjoinFailed", "web-1", HOLD)
@@ -78,11 +74,8 @@ async def test_a_member_that_is_cut_off_in_the_middle_is_waited_for_and_said_to_
 
 
 async def test_needless_waits_for_no_member_that_does_not_answer(plane: Plane, namespace: str) -> None:
-    async with scene(plane, namespace) as it, Proxy(it.cluster.server) as proxy:
-        await it.lead_to(proxy.url)
-        async with controllers(it.client, namespace, clock=SYSTEM):
-            await it.put("web")
-            await it.deployed("web")
+    async with scene(plane, namespace) as it:
+        async with behind_proxy(it, clock=SYSTEM) as proxy:
             proxy.close()
             await it.delete()
             assert (await it.gone()).phase is Phase.COMPLETE

@@ -128,10 +128,17 @@ async def test_an_unknown_word_on_a_profile_withdraws_nothing_and_says_so(edge: 
         assert await left(member, room) == []
 
 
-@pytest.mark.parametrize("policy", ["", "Delete"])
-async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: str) -> None:
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[cluster_teardowns.DeployedScene]:
+    """A Cluster of Cluster API."""
     scene = cluster_teardowns.DeployedScene(plane, namespace)
     await scene.begin()
+    yield scene
+    await scene.clear()
+
+
+@pytest.mark.parametrize("policy", ["", "Delete"])
+async def test_a_cluster_that_is_deleted(scene: cluster_teardowns.DeployedScene, namespace: str, policy: str) -> None:
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
     if policy:
@@ -150,12 +157,11 @@ async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: s
         await cluster_teardowns.until_let_go(scene)
         await scene.cluster.go()
         await scene.until_summaries_gone("db")
-    await scene.clear()
 
 
-async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, namespace: str) -> None:
-    scene = cluster_teardowns.DeployedScene(plane, namespace)
-    await scene.begin()
+async def test_the_plan_of_a_cluster_names_local_claims_that_stay(
+    scene: cluster_teardowns.DeployedScene, plane: Plane, namespace: str
+) -> None:
     room = f"{namespace}-local"  # the other one is Unwind's own, where no profile puts anything
     await plane.management.create_namespace(room)
     await scene.source("db", database(room))
@@ -171,12 +177,11 @@ async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, 
         assert await left(scene.client, room) == [CLAIM]
         await scene.cluster.go()
         await scene.until_summaries_gone("db")
-    await scene.clear()
 
 
-async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(plane: Plane, namespace: str) -> None:
-    scene = cluster_teardowns.DeployedScene(plane, namespace)
-    await scene.begin()
+async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(
+    scene: cluster_teardowns.DeployedScene, namespace: str
+) -> None:
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
     way = kubeconfig.load(scene.member.kubeconfig)
@@ -201,7 +206,6 @@ async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(pla
         assert await left(scene.member.client, namespace) == [CLAIM]
         await scene.cluster.go()
         await scene.until_summaries_gone("db")
-    await scene.clear()
 
 
 @pytest.mark.parametrize("policy", ["", "Delete"])

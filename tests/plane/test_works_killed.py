@@ -10,7 +10,7 @@ import pytest
 
 from tests.plane.support import karmada_members
 from tests.plane.support.karmada_members import joined
-from tests.plane.support.killed_managers import Killer, Managers, intercepted
+from tests.plane.support.killed_managers import Killer, Managers
 from tests.plane.support.profiles import config_map
 from unwind.api.karmada import WORKS, Work
 from unwind.api.meta import find
@@ -74,7 +74,7 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path, *, before: bool) 
             await killer.before(method, path, body)
 
     async with (
-        intercepted(managers, client, cluster, before=let_pass, after=killer.after) as way,
+        killer.intercepted(client, cluster, before=let_pass) as way,
         Client(way) as via,
         joined(client, cluster, via=via) as member,
     ):

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
+class AtRelease(Dying):
+    """Acts right before the first removal of the last finalizer."""
+
+    async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
+        if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
+            self.died.set()
+            await self.act()
+        return await Client.revise(self, resource, read, patch, **more)
+
+    async def act(self) -> None:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize("annotation", [DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATION])
 @pytest.mark.parametrize("policy", ["skip", "detach-on-delete"])
 @pytest.mark.usefixtures("records")
@@ -107,14 +120,11 @@ async def test_a_kept_resource_is_in_the_ledger_before_the_finalizer_is_removed(
 async def test_a_policy_that_changes_at_the_last_moment_is_respected(plane: Plane, buckets: Buckets) -> None:
     store = Store()
 
-    class Late(Dying):
+    class Late(AtRelease):
         """Somebody else is faster, once."""
 
-        async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
-            if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
-                self.died.set()
-                await buckets.annotate("kept", **{DELETE_POLICY_ANNOTATION: "manage"})
-            return await Client.revise(self, resource, read, patch, **more)
+        async def act(self) -> None:
+            await buckets.annotate("kept", **{DELETE_POLICY_ANNOTATION: "manage"})
 
     connection = await manager_connection(plane.management.client, buckets.namespace)
     async with Late(connection) as client, running(client, buckets.namespace, external(store, group_of(buckets))):
@@ -128,14 +138,11 @@ async def test_a_policy_that_changes_at_the_last_moment_is_respected(plane: Plan
 async def test_a_finalizer_that_the_api_server_keeps_is_reported(plane: Plane, buckets: Buckets) -> None:
     clock = StillClock()
 
-    class Refused(Dying):
+    class Refused(AtRelease):
         """A webhook of somebody else's is in the way, once."""
 
-        async def revise(self, resource: Any, read: Object, patch: Object, **more: Any) -> Object:
-            if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
-                self.died.set()
-                raise ApiError(APIStatus(code=500, message="a webhook does not answer"), request="PATCH bucket")
-            return await Client.revise(self, resource, read, patch, **more)
+        async def act(self) -> None:
+            raise ApiError(APIStatus(code=500, message="a webhook does not answer"), request="PATCH bucket")
 
     connection = await manager_connection(plane.management.client, buckets.namespace)
     known = external(Store(), group_of(buckets))

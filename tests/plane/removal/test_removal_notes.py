@@ -43,6 +43,12 @@ async def until_state(scene: RemovalScene, key: str, state: EntryState) -> None:
     await eventually(reached, f"the state {state} of {key}", within=30)
 
 
+async def until_removed_beside(scene: RemovalScene, key: str, entry: Entry) -> None:
+    """Return when an object is noted as removed; the entry `again` stays as it is."""
+    await until_state(scene, key, EntryState.REMOVED)
+    assert (await scene.account())["again"] == entry
+
+
 async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_another_object(
     scene: RemovalScene, room: str
 ) -> None:
@@ -56,8 +62,7 @@ async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_anot
         await eventually(lambda: removal.progress.removed >= 2, "two removed objects", within=30)
         entry = await confirm_anew(scene, room, "again", "again")
         clock.advance(31)  # now the notes of both are written
-        await until_state(scene, "gone", EntryState.REMOVED)
-        assert (await scene.account())["again"] == entry
+        await until_removed_beside(scene, "gone", entry)
         free = {"metadata": {"finalizers": None}}
         await scene.client.patch(CONFIG_MAPS, held.name, free, namespace=room)
     assert (await scene.account())["held"].state == EntryState.REMOVED
@@ -79,8 +84,7 @@ async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_re
     async with scene.waiting(HOLD, clock=clock):
         entry = await confirm_anew(scene, room, "again", "again")
         clock.advance(31)
-        await until_state(scene, "never", EntryState.REMOVED)
-        assert (await scene.account())["again"] == entry
+        await until_removed_beside(scene, "never", entry)
         await scene.client.patch(CONFIG_MAPS, held.name, {"metadata": {"finalizers": None}}, namespace=room)
 
 

@@ -34,6 +34,7 @@ from unwind.kube.object_watch import until, until_absent
 from unwind.kube.updates import revise
 from unwind.local.capi import create_cluster
 from unwind.manager.health import new_registry
+from unwind.members import targets
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -285,15 +286,13 @@ class TeardownScene(CapiCluster):
             with suppress(NotFoundError):  # it is removed as soon as others are unblocked
                 await self.member.client.patch(CONFIG_MAPS, name, free, namespace=self.on_member)
 
+    async def nothing_left(self) -> None:
+        """Assert that nothing is left on the member, and let the cluster go."""
+        assert await self.objects() == set()
+        await self.let_go()
+
     async def record(self, owner: ObjectRef, entries: dict[str, Entry]) -> None:
-        cluster = ObjectRef(
-            group=CLUSTERS.group,
-            version=CLUSTERS.version,
-            kind="Cluster",
-            namespace=self.namespace,
-            name=self.name,
-            uid=self.uid,
-        )
+        cluster = targets.capi_ref(self.namespace, self.name, self.uid)
         inventory = Inventory(
             metadata=ObjectMeta(
                 name=f"{owner.uid}-0",
@@ -424,6 +423,15 @@ async def manager(
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def stopped_midway(it: TeardownScene) -> AsyncIterator[None]:
+    """A manager that deletes the cluster, from when the objects of the first step hold it."""
+    await it.add_ons_on_hold()
+    async with manager(it.client):
+        await it.delete_midway()
+        yield
 
 
 def waves(teardown: Teardown) -> dict[str, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
+from tests.plane.support.cluster_teardowns import MEMBER, TeardownScene, manager, scene, waves
 from tests.plane.support.objects import teardown_policy
 from tests.plane.support.policies import LABEL
 from unwind.api.capi import CLUSTERS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Object
     from unwind.local.cloud import LoadBalancers
+    from unwind.local.plane import Plane
     from unwind.teardown.step_removers import RemovalDeps
 
 # A StatefulSet that another test left creates its claims again.
@@ -202,3 +203,15 @@ class DrainScene:
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
+
+
+S = TypeVar("S", bound=DrainScene)
+
+
+@asynccontextmanager
+async def draining(plane: Plane, namespace: str, type_: type[S]) -> AsyncIterator[S]:
+    """A scene on a cluster of its own, without policies at its end."""
+    it = type_(await scene(plane, namespace), plane.clouds[MEMBER])
+    await it.begin()
+    yield it
+    await it.forget_policies()

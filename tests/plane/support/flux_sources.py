@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tests.plane.support.objects import new_object
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.resources import Resource
 from unwind.kube import object_watch
@@ -98,45 +99,27 @@ def config_map(name: str, namespace: str, **metadata: Any) -> Object:
 
 def kustomization(name: str, namespace: str, **spec: Any) -> Object:
     """`secret`: the kubeconfig Secret of the cluster that it deploys on. `depends_on`: names."""
-    secret, depends_on = spec.pop("secret", ""), spec.pop("depends_on", ())
-    body: Object = {
-        "interval": "1h",
-        "prune": True,
-        "wait": False,
-        "sourceRef": {"kind": "ExternalArtifact", "name": name},
-        "dependsOn": [{"name": item} for item in depends_on],
-        **spec,
-    }
-    if secret:
-        body["kubeConfig"] = {"secretRef": {"name": secret}}
-    return {
-        "apiVersion": f"{KUSTOMIZATIONS.group}/{KUSTOMIZATIONS.version}",
-        "kind": "Kustomization",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": body,
-    }
+    source = {"kind": "ExternalArtifact", "name": name}
+    return _handle(KUSTOMIZATIONS, name, namespace, {"prune": True, "wait": False, "sourceRef": source}, spec)
 
 
 def helm_release(name: str, namespace: str, **spec: Any) -> Object:
     """The same for a HelmRelease. `target`: the namespace of the release."""
-    secret, depends_on, target = spec.pop("secret", ""), spec.pop("depends_on", ()), spec.pop("target", namespace)
-    body: Object = {
-        "interval": "1h",
+    target = spec.pop("target", namespace)
+    body = {
         "releaseName": name,
         "targetNamespace": target,
         "storageNamespace": target,
         "chartRef": {"kind": "ExternalArtifact", "name": name},
-        "dependsOn": [{"name": item} for item in depends_on],
-        **spec,
     }
-    if secret:
-        body["kubeConfig"] = {"secretRef": {"name": secret}}
-    return {
-        "apiVersion": f"{HELM_RELEASES.group}/{HELM_RELEASES.version}",
-        "kind": "HelmRelease",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": body,
-    }
+    return _handle(HELM_RELEASES, name, namespace, body, spec)
+
+
+def _handle(resource: Resource, name: str, namespace: str, body: Object, spec: Object) -> Object:
+    secret, depends_on = spec.pop("secret", ""), spec.pop("depends_on", ())
+    config = {"kubeConfig": {"secretRef": {"name": secret}}} if secret else {}
+    common = {"interval": "1h", "dependsOn": [{"name": item} for item in depends_on]}
+    return new_object(resource, name, namespace, spec={**common, **body, **spec, **config})
 
 
 class FluxSources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,6 +240,12 @@ class Killer:
     @property
     def kills(self) -> int:
         return self._struck.total()
+
+    def intercepted(
+        self, client: Client, member: LocalCluster, *, before: OnWrite | None = None, **more: str
+    ) -> AbstractAsyncContextManager[kubeconfig.ClusterConnection]:
+        """Managers behind interceptors that kill them. `more`: what `intercepted` takes."""
+        return intercepted(self.managers, client, member, before=before or self.before, after=self.after, **more)
 
     def report(self, of: str = "") -> None:
         print(f"{of}{self.kills} kills at {len(self.killed)} writes:", *self.killed, sep="\n  ")

@@ -19,11 +19,15 @@ from unwind.api.resources import (
     PERSISTENT_VOLUMES,
     PODS,
     SERVICE_ACCOUNTS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.api.rights import HOME
 from unwind.concurrency import gather_limited
 from unwind.kube import object_watch
 from unwind.kube.errors import AlreadyExistsError, ApiError
+from unwind.protection import manifests
 from unwind.protection.protected_kinds import DEFINITION, KINDS, NAMESPACE
 
 if TYPE_CHECKING:
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.protection.protected_kinds import ProtectedKind
 
-HOME = "unwind-system"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 ROOM = "rooms"
 """Where everything is that is in a namespace."""
@@ -409,3 +412,12 @@ async def delete(client: Client, resource: Resource, obj: Object) -> None:
     """Delete exactly this one."""
     metadata = obj["metadata"]
     await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
+
+
+async def apply_policies(client: Client) -> None:
+    """Write the admission policies of protection. The API server heeds them a moment later."""
+    policies, bindings = manifests.policy_objects(HOME)
+    for policy in policies:
+        await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
+    for binding in bindings:
+        await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -16,7 +16,7 @@ from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, Finalizer
 from unwind.api.resources import NAMESPACES, SECRETS
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Phase, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories
@@ -30,6 +30,7 @@ from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
+from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -90,6 +91,13 @@ class UnjoinScene(profiles.MemberConfigMaps, karmada_members.Member):
     namespace = ""
     uid = ""
 
+    @classmethod
+    async def of(cls, member: karmada_members.Member, namespace: str) -> Self:
+        it = cls(member.client, member.cluster, member.name, member.joined)
+        it.namespace = namespace
+        it.uid = (await it.get()).metadata.uid
+        return it
+
     @property
     def member(self) -> LocalCluster:  # type: ignore[override]
         return self.cluster
@@ -105,6 +113,12 @@ class UnjoinScene(profiles.MemberConfigMaps, karmada_members.Member):
         await self.block("web-1")
         await self.delete()
         await self.says("UnjoinFailed", "web-1")
+
+    async def unjoin(self) -> None:
+        """Delete the member, which takes all its objects with it."""
+        await self.delete()
+        assert (await self.gone()).phase is Phase.COMPLETE
+        assert await self.on_member() == {}
 
     async def until_work_let_go(self, name: str) -> None:
         """Return when Unwind's finalizer is not on the Work any more."""
@@ -221,10 +235,19 @@ async def scene(
         await karmada_members.install(client)
     await cluster.create_namespace(namespace)
     async with karmada_members.joined(client, cluster, **options) as member:
-        it = UnjoinScene(member.client, member.cluster, member.name, member.joined)
-        it.namespace = namespace
-        it.uid = (await it.get()).metadata.uid
+        it = await UnjoinScene.of(member, namespace)
         try:
             yield it
         finally:
             await it.unblock(*(await it.on_member()))
+
+
+@asynccontextmanager
+async def behind_proxy(it: UnjoinScene, *, clock: Clock) -> AsyncIterator[Proxy]:
+    """The proxy that controllers reach the member through, with the objects of the Work `web` on it."""
+    async with Proxy(it.cluster.server) as proxy:
+        await it.lead_to(proxy.url)
+        async with controllers(it.client, it.namespace, clock=clock):
+            await it.put("web")
+            await it.deployed("web")
+            yield proxy
