@@ -60,16 +60,23 @@ async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: st
         assert a.owns("any-cluster")
 
 
+async def until_owned(one: Shards, count: int, *, beside: Shards) -> None:
+    """Return when a replica owns so many shards. Meanwhile no shard has two owners."""
+
+    def owned() -> bool:
+        assert max(owners(one, beside).values(), default=0) <= 1
+        return len(one.owned) >= count
+
+    await eventually(owned, f"{count} shards", within=30, every=0.002)
+
+
 async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_owners(
     plane: Plane, namespace: str
 ) -> None:
     client = plane.management.client
     async with sole_replica(client, namespace) as a:
         async with replica(client, namespace, "b") as b:
-            async with asyncio.timeout(30):
-                while len(b.owned) < 8:
-                    assert max(owners(a, b).values(), default=0) <= 1
-                    await asyncio.sleep(0.002)
+            await until_owned(b, 8, beside=a)
             assert (len(a.owned), len(b.owned)) == (8, 8)
         # It let go when it left: nobody has to wait until its Leases run out.
         await eventually(lambda: len(a.owned) == 16)
@@ -318,10 +325,7 @@ async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_anothe
         async with replica(plane.management.client, namespace, "b") as b:
             await eventually(lambda: len(b.owned) == 8)
             proxy.hold()
-            async with asyncio.timeout(30):
-                while len(b.owned) < 16:
-                    assert max(owners(a, b).values(), default=0) <= 1
-                    await asyncio.sleep(0.002)
+            await until_owned(b, 16, beside=a)
             assert not a.owned
             proxy.cut()
             proxy.resume()
