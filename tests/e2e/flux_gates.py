@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tests.plane.support.flux_sources import FluxSources, artifacts, config_map
 from unwind.api.flux import KUSTOMIZATIONS
 from unwind.api.names import Finalizer
-from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.kube import object_watch
 
 if TYPE_CHECKING:
@@ -36,17 +35,7 @@ class FluxGate:
 
     async def begin(self, *sources: Object, **spec: object) -> GatedCluster:
         """A policy, and a cluster that it selects. `sources`: those of the policy; by default, Flux is enforced."""
-        policy = {
-            "apiVersion": TEARDOWN_POLICIES.api_version,
-            "kind": TEARDOWN_POLICIES.kind,
-            "metadata": {"name": self.scene.namespace},
-            "spec": {
-                "clusterSelector": {"matchLabels": self.scene.label},
-                "sources": list(sources) or [{"kind": "Flux", "effort": "Enforce"}],
-                **spec,
-            },
-        }
-        await self.scene.client.create(TEARDOWN_POLICIES, policy)
+        await self.scene.policy(*sources or ({"kind": "Flux", "effort": "Enforce"},), **spec)
         return await self.scene.cluster()
 
     async def kustomization(self, name: str, *manifests: Object, **more: object) -> None:
@@ -74,5 +63,4 @@ async def flux_gate(scene: GateScene) -> AsyncIterator[FluxGate]:
     """The gate of a scene. Its policy goes with it."""
     async with artifacts() as server:
         yield FluxGate(scene, FluxSources(scene.client, scene.namespace, server))
-    found = await scene.client.get(TEARDOWN_POLICIES, scene.namespace)
-    await scene.client.delete(TEARDOWN_POLICIES, scene.namespace, uid=found["metadata"]["uid"])
+    await scene.forget_policy()

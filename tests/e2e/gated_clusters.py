@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import uuid
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -17,8 +18,10 @@ from tests.eventually import eventually
 from tests.plane.support import profiles
 from tests.plane.support.commands import command
 from tests.plane.support.manager_process import running
+from tests.plane.support.objects import teardown_policy
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION
+from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
@@ -27,6 +30,7 @@ from unwind.capi.gate_policies import extension_name
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.local import build, tools
 from unwind.local import plane as planes
 from unwind.local.capi import create_cluster
 from unwind.local.cluster import ALL_RIGHTS
@@ -162,6 +166,13 @@ class Ground:
             # In peace, so that nobody has to wait until its Leases run out. One that a test killed is dead already.
             await manager.stop()
 
+    @asynccontextmanager
+    async def registered_manager(self, *options: str, **variables: str) -> AsyncIterator[Manager]:
+        """The same, from when Cluster API knows us on."""
+        async with self.manager(*options, **variables) as manager:
+            await self.until_discovered()
+            yield manager
+
     async def forget_replicas(self) -> None:
         """Delete the Leases of replicas that were killed, as if they had run out."""
         for lease in await self.client.list(LEASES, namespace=HOME):
@@ -214,6 +225,30 @@ class GateScene(profiles.ProfileScene):
     def called(self, name: str, kind: Resource = CLUSTER_PROFILES) -> str:
         return self._shares.called(name, kind) if self._shares else super().called(name, kind)
 
+    @asynccontextmanager
+    async def managed_cluster(self) -> AsyncIterator[tuple[Manager, GatedCluster]]:
+        """A manager that Cluster API knows, and a cluster with the add-on `web`."""
+        await self.add_on("web")
+        async with self.ground.registered_manager() as manager:
+            yield manager, await self.cluster("web")
+
+    async def held_cluster(self, by: Client | None = None) -> GatedCluster:
+        """A cluster whose deletion is held by the object `web-0` of its add-on."""
+        await self.add_on("web")
+        cluster = await self.cluster("web")
+        await self.block("web-0")
+        await cluster.delete(by)
+        await cluster.until_held("web-0")
+        return cluster
+
+    async def policy(self, *sources: Object, **spec: Any) -> None:
+        """A TeardownPolicy for the clusters of this scene."""
+        await self.client.create(TEARDOWN_POLICIES, teardown_policy(self.namespace, self.label, *sources, **spec))
+
+    async def forget_policy(self) -> None:
+        found = await self.client.get(TEARDOWN_POLICIES, self.namespace)
+        await self.client.delete(TEARDOWN_POLICIES, self.namespace, uid=found["metadata"]["uid"])
+
     async def begin(self) -> None:
         await self.ground.management.create_namespace(self.namespace)
         await self.member.create_namespace(self.namespace)
@@ -265,6 +300,26 @@ class GateScene(profiles.ProfileScene):
             if meta["name"].startswith(self.namespace):
                 with suppress(NotFoundError):
                     await self.client.delete(CLUSTER_PROFILES, meta["name"], uid=meta["uid"])
+
+
+class PlainScene(GateScene):
+    """The same without profiles: other deployers put there what is on the member."""
+
+    async def clear(self) -> None:
+        await self.unblock(*await self.on_member())
+
+
+S = TypeVar("S", bound=GateScene)
+
+
+@asynccontextmanager
+async def with_policy(scene: S, *sources: Object, **spec: Any) -> AsyncIterator[S]:
+    """A scene whose clusters a TeardownPolicy selects."""
+    await scene.begin()
+    await scene.policy(*sources, **spec)
+    yield scene
+    await scene.clear()
+    await scene.forget_policy()
 
 
 class GatedCluster:
@@ -344,6 +399,12 @@ class GatedCluster:
             if item.object_ref.resource in ("stubcontrolplanes", "stubclusters")
             and item.object_ref.name.startswith(self.name)
         ]
+
+
+async def path_with_helm() -> str:
+    """A PATH for managers that run Helm."""
+    helm = (await build.ensure([tools.HELM]))[tools.HELM.name].path
+    return f"{helm.parent}{os.pathsep}{os.environ['PATH']}"
 
 
 async def until_asked(manager: Manager, *, times: int) -> None:

@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.e2e.gated_clusters import ON_MEMBERS, GateScene, grounds, new_namespace
+from tests.e2e.gated_clusters import ON_MEMBERS, PlainScene, grounds, new_namespace, path_with_helm, with_policy
 from tests.plane.support.helm_release_proxies import Proxies
 from unwind.api.caaph import HELM_RELEASE_PROXIES
-from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.unwind import Phase
-from unwind.local import build, companions, tools
-from unwind.testing.charts import ChartRepository
+from unwind.local import companions, tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.e2e.gated_clusters import Ground
+    from tests.e2e.gated_clusters import GateScene, Ground
+    from unwind.testing.charts import ChartRepository
 
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
-
-
-class ProxyScene(GateScene):
-    """A namespace for one test, on both sides, without profiles."""
-
-    async def clear(self) -> None:
-        await self.unblock(*await self.on_member())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def ground() -> AsyncIterator[Ground]:
     """A plane with Cluster API, CAAPH, and Unwind beside them: no feature of Unwind deploys anything."""
-    helm = (await build.ensure([tools.HELM]))[tools.HELM.name].path
-    path = f"{helm.parent}{os.pathsep}{os.environ['PATH']}"
     async with (
         grounds(features="caaph,capi") as ground,
         companions.running(tools.CAAPH, ground.management),
-        ground.manager(PATH=path),
+        ground.manager(PATH=await path_with_helm()),
     ):
         await ground.until_discovered()
         yield ground
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def charts() -> AsyncIterator[ChartRepository]:
-    async with ChartRepository() as charts:
-        yield charts
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def scene(ground: Ground) -> AsyncIterator[GateScene]:
-    scene = ProxyScene(ground, new_namespace())
-    await scene.begin()
-    spec = {
-        "clusterSelector": {"matchLabels": scene.label},
-        "sources": [{"kind": "HelmReleaseProxy", "effort": "Enforce"}],
-    }
-    policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
-    made = await scene.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": scene.namespace}})
-    yield scene
-    await scene.clear()
-    await scene.client.delete(TEARDOWN_POLICIES, scene.namespace, uid=made["metadata"]["uid"])
+    proxies = {"kind": "HelmReleaseProxy", "effort": "Enforce"}
+    async with with_policy(PlainScene(ground, new_namespace()), proxies) as scene:
+        yield scene
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -47,11 +47,7 @@ async def test_a_deleted_cluster_is_held_while_a_replica_is_killed_and_the_relea
 
         scene = GateScene(Ground(plane, Balancer()), new_namespace())
         await scene.begin()
-        await scene.add_on("web")
-        cluster = await scene.cluster("web")
-        await scene.block("web-0")
-        await cluster.delete()
-        await cluster.until_held("web-0")
+        cluster = await scene.held_cluster()
 
         assert plane.agent
         process = plane.agent.runner(pods[0]).containers[0].process

@@ -6,17 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
-from tests.e2e.cluster_costs import CLAIMS, FEATURES, GATES, CostScene
-from tests.e2e.gated_clusters import grounds, new_namespace
+from tests.e2e.cluster_costs import CLAIMS, GATES, CostScene
+from tests.e2e.gated_clusters import new_namespace
 from unwind.api.capi import MACHINES
 from unwind.api.unwind import Gate, Phase
 from unwind.kube import object_watch
-from unwind.local import companions, tools
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.e2e.gated_clusters import Ground
@@ -24,23 +21,11 @@ if TYPE_CHECKING:
 CONTROL_PLANE_LABEL = "cluster.x-k8s.io/control-plane"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def ground() -> AsyncIterator[Ground]:
-    """A plane with Cluster API, the controller of KubeadmControlPlanes, and a cloud."""
-    async with (
-        grounds(features=FEATURES, cloud=True) as ground,
-        companions.running(tools.KUBEADM_CONTROL_PLANE, ground.management),
-        ground.manager(),
-    ):
-        await ground.until_discovered()
-        yield ground
-
-
 @pytest.mark.parametrize("gate", GATES)
 async def test_a_deleted_cluster_waits_for_what_costs_money_keeps_volumes_and_only_then_do_its_machines_go(
-    ground: Ground, gate: Gate, tmp_path: Path
+    costs_ground: Ground, gate: Gate, tmp_path: Path
 ) -> None:
-    scene = CostScene(ground, new_namespace(), gate)
+    scene = CostScene(costs_ground, new_namespace(), gate)
     async with scene.running():
         await scene.profiles()
         cluster = await scene.costly_cluster()
@@ -56,7 +41,7 @@ async def test_a_deleted_cluster_waits_for_what_costs_money_keeps_volumes_and_on
         await cluster.until_gone()
         await scene.check(await cluster.teardown())
         if gate is Gate.MACHINES:
-            found = ground.management.audit.deletions(namespace=scene.namespace)
+            found = costs_ground.management.audit.deletions(namespace=scene.namespace)
             when = {item.object_ref.resource: item.request_received_timestamp for item in reversed(found)}
             # The workers first, then the control plane, then its Machine.
             order = [when["stubmachines"], when["kubeadmcontrolplanes"], when["stubclusters"]]
@@ -65,8 +50,10 @@ async def test_a_deleted_cluster_waits_for_what_costs_money_keeps_volumes_and_on
             assert max(it.request_received_timestamp for it in owned) > when["kubeadmcontrolplanes"]
 
 
-async def test_a_kubeadm_control_plane_that_loses_a_machine_during_the_teardown_replaces_it(ground: Ground) -> None:
-    scene = CostScene(ground, new_namespace(), Gate.MACHINES)
+async def test_a_kubeadm_control_plane_that_loses_a_machine_during_the_teardown_replaces_it(
+    costs_ground: Ground,
+) -> None:
+    scene = CostScene(costs_ground, new_namespace(), Gate.MACHINES)
     async with scene.running():
         await scene.profiles()
         cluster = await scene.costly_cluster()
@@ -78,7 +65,7 @@ async def test_a_kubeadm_control_plane_that_loses_a_machine_during_the_teardown_
         await object_watch.until_absent(scene.client, MACHINES, lost["name"], namespace=scene.namespace, within=90.0)
         # Its own pre-terminate hook and ours have both let it go, and the next one holds the cluster, too.
         await scene.until_machines()
-        found = ground.management.audit.deletions(resource="stubmachines", namespace=scene.namespace)
+        found = costs_ground.management.audit.deletions(resource="stubmachines", namespace=scene.namespace)
         assert len(found) == 1
         assert cluster.taken_apart() == []
         await scene.unblock("web-0")

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-import pytest_asyncio
 
-from tests.e2e.cluster_costs import FEATURES, GATES, CostScene
-from tests.e2e.gated_clusters import grounds, new_namespace
+from tests.e2e.cluster_costs import GATES, CostScene
+from tests.e2e.gated_clusters import new_namespace
 from tests.eventually import eventually
 from unwind.api.names import Reason
 from unwind.api.unwind import Gate, Phase
-from unwind.local import companions, tools
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.e2e.gated_clusters import Ground
@@ -29,24 +26,12 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 _MINUTE = 60.0
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def ground() -> AsyncIterator[Ground]:
-    """A plane with Cluster API, the controller of KubeadmControlPlanes, and a cloud."""
-    async with (
-        grounds(features=FEATURES, cloud=True) as ground,
-        companions.running(tools.KUBEADM_CONTROL_PLANE, ground.management),
-        ground.manager(),
-    ):
-        await ground.until_discovered()
-        yield ground
-
-
 @pytest.mark.parametrize("gate", GATES)
 async def test_a_cluster_that_is_cut_off_for_a_minute_is_held_until_it_is_known_what_is_gone(
-    ground: Ground, gate: Gate, tmp_path: Path
+    costs_ground: Ground, gate: Gate, tmp_path: Path
 ) -> None:
-    scene = CostScene(ground, new_namespace(), gate)
-    direct = ground.member.connection(f"through-{scene.namespace}", groups=ALL_RIGHTS)
+    scene = CostScene(costs_ground, new_namespace(), gate)
+    direct = costs_ground.member.connection(f"through-{scene.namespace}", groups=ALL_RIGHTS)
     async with Proxy(direct.server) as proxy, scene.running():
         await scene.profiles()
         cluster = await scene.costly_cluster()

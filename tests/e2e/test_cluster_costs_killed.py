@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import pytest_asyncio
 from tests.e2e.cluster_costs import FEATURES, GATES, CostScene
 from tests.e2e.gated_clusters import ON_MEMBERS, grounds, new_namespace
 from tests.eventually import eventually
-from tests.plane.support.killed_managers import Killer, Managers, progress_signature
+from tests.plane.support.killed_managers import Killer, Managers, killed_user, progress_signature
 from unwind.api.capi import CLUSTERS
 from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.rights import HOME
@@ -21,10 +20,8 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Gate, Phase
 from unwind.kube.errors import NotFoundError
 from unwind.local import companions, tools
-from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.paths import Port
-from unwind.testing.managers import manager_connection, manager_user
-from unwind.testing.proxy import Interceptor
+from unwind.testing.managers import manager_user
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -56,27 +53,19 @@ async def ground() -> AsyncIterator[Ground]:
 
 
 class Stage:
-    """Managers that reach neither side but by way of somebody who kills them."""
+    """Managers that are killed while a cluster with costs is deleted."""
 
-    def __init__(self, scene: CostScene, managers: Managers, killer: Killer, user: str) -> None:
+    def __init__(self, scene: CostScene, killer: Killer) -> None:
         self.scene = scene
-        self.managers = managers
         self.killer = killer
-        self.user = user
+        self.user = killed_user(scene.namespace)
         """The manager, on the member."""
         self.since = ""
-
-    async def keep(self) -> None:
-        """Let another manager follow each that was killed."""
-        while True:
-            if not self.managers.alive:
-                await self.managers.restart(self.scene.client)
-            await asyncio.sleep(0.05)
 
     async def redirect(self, way: ClusterConnection) -> None:
         """Lead the managers to come to the member by this way."""
         await self.scene.lead_to(way)
-        await self.managers.kill()
+        await self.killer.managers.kill()
 
     def arm(self) -> None:
         self.since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -137,33 +126,18 @@ async def staged(scene: CostScene, tmp_path: Path) -> AsyncIterator[tuple[Stage,
     managers = Managers(tmp_path / "kubeconfig", HOME, tmp_path / "manager.log", serving=address)
     killer = Killer(managers, before=True, twice=True, tell_apart=progress_signature)
     killer.armed = False
-    stage = Stage(scene, managers, killer, f"killed-{scene.namespace}")
-    async with AsyncExitStack() as stack:
-        ways = [
-            (await manager_connection(ground.client, HOME), ""),
+    stage = Stage(scene, killer)
+    ground.balancer.add(address)
+    try:
+        async with (
             # Cluster API goes the same way.
-            (ground.member.connection(stage.user, groups=ALL_RIGHTS), ON_MEMBERS),
-        ]
-        through = [
-            await stack.enter_async_context(
-                Interceptor(way, before=killer.before, after=killer.after, user_agent=user_agent)
-            )
-            for way, user_agent in ways
-        ]
-        managers.go_by(through[0].connection)
-        ground.balancer.add(address)
-        keeping = asyncio.ensure_future(stage.keep())
-        try:
-            yield stage, through[1].connection
-        except BaseException:
-            managers.tell()
-            raise
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-            await managers.kill()
-            ground.balancer.remove(address)
-            port.release()
+            killer.intercepted(ground.client, ground.member, user=stage.user, user_agent=ON_MEMBERS) as way,
+            managers.following(ground.client),
+        ):
+            yield stage, way
+    finally:
+        ground.balancer.remove(address)
+        port.release()
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -186,9 +160,7 @@ async def test_a_manager_that_is_killed_at_every_write_deletes_keeps_and_waits_f
         stage.killer.armed = False
         await scene.check(await cluster.teardown())
         written, hit = stage.written(), stage.hit()
-        print(f"{gate.value}: {stage.killer.kills} kills at {len(stage.killer.killed)} writes to {len(hit)} objects:")
-        for item in stage.killer.killed:
-            print("  ", *item)
+        stage.killer.report(f"{gate.value}: ")
         # By the audit logs there was no other write, to either cluster.
         assert written <= hit, written - hit
         # Nothing but what kubectl made and profiles deployed was deleted on the cluster, and each once.

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from tests.e2e.gated_clusters import MEMBER, GateScene, grounds, new_namespace
+from tests.e2e.gated_clusters import MEMBER, GateScene, grounds, new_namespace, with_policy
 from unwind.api.names import Reason
-from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import INGRESSES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, SERVICES
 from unwind.api.unwind import Phase
 from unwind.kube.object_watch import until
@@ -44,14 +43,8 @@ async def ground() -> AsyncIterator[Ground]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def scene(ground: Ground) -> AsyncIterator[DrainScene]:
-    scene = DrainScene(ground, new_namespace())
-    await scene.begin()
-    spec = {"clusterSelector": {"matchLabels": scene.label}, "drain": {"loadBalancers": "Enforce"}}
-    policy = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind, "spec": spec}
-    made = await scene.client.create(TEARDOWN_POLICIES, policy | {"metadata": {"name": scene.namespace}})
-    yield scene
-    await scene.clear()
-    await scene.client.delete(TEARDOWN_POLICIES, scene.namespace, uid=made["metadata"]["uid"])
+    async with with_policy(DrainScene(ground, new_namespace()), drain={"loadBalancers": "Enforce"}) as scene:
+        yield scene
 
 
 async def test_a_deleted_cluster_waits_for_its_load_balancers_keeps_volumes_and_names_them(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import MEMBER
+from tests.plane.support.cluster_teardowns import waves
 from tests.plane.support.commands import command
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.flux_handles import EnforceAll, FluxScene, flux_scene
@@ -26,7 +26,7 @@ from unwind.helm.program import Helm
 from unwind.kube import object_watch
 from unwind.kube.object_watch import until, until_absent
 from unwind.kube.updates import revise
-from unwind.local import build, companions, tools
+from unwind.local import build, tools
 from unwind.testing.clock import StillClock
 from unwind.testing.namespaces import new_namespace
 
@@ -39,22 +39,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def flux(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management) as controller:
-        yield controller
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def flux_on_member(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, plane.members[MEMBER]) as controller:
-        yield controller
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def helm_controller(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.HELM_CONTROLLER, plane.management) as controller:
-        yield controller
+pytestmark = pytest.mark.usefixtures("kustomize_controller")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -73,11 +58,6 @@ def held_at(name: str, *words: str) -> Callable[[Teardown], bool]:
         )
 
     return held
-
-
-def waves(teardown: Teardown) -> dict[str, int]:
-    assert teardown.spec.plan
-    return {step.object.name: step.wave for step in teardown.spec.plan.steps}
 
 
 async def test_kustomizations_go_in_reverse_and_a_held_object_keeps_the_gate_closed_though_flux_has_let_go(
@@ -248,12 +228,12 @@ async def test_handles_that_were_deleted_with_the_cluster_lose_their_order_and_a
 
 
 async def test_an_object_that_flux_does_not_delete_keeps_the_gate_closed(
-    it: FluxScene, flux: CompanionController
+    it: FluxScene, kustomize_controller: CompanionController
 ) -> None:
     """Like a ServiceAccount that is gone: Flux drops its finalizer, and everything stays."""
     await it.kustomization("apps", "apps-0")
     await it.sources.until_ready("apps")
-    await flux.stop()
+    await kustomize_controller.stop()
     try:
         async with it.manager():
             await it.cluster.delete()
@@ -268,7 +248,7 @@ async def test_an_object_that_flux_does_not_delete_keeps_the_gate_closed(
             await member.delete(CONFIG_MAPS, "apps-0", uid=left["metadata"]["uid"], namespace=namespace)
             assert (await it.cluster.ended()).phase is Phase.COMPLETE
     finally:
-        await flux.start()
+        await kustomize_controller.start()
     await it.cluster.go()
 
 
@@ -291,7 +271,7 @@ async def test_a_killed_manager_continues_and_unwind_creates_nothing_on_the_memb
     await it.cluster.go()
 
 
-@pytest.mark.usefixtures("flux_on_member")
+@pytest.mark.usefixtures("kustomize_controller_on_member")
 async def test_flux_on_the_member_removes_nested_kustomizations_before_their_parent(it: FluxScene) -> None:
     there = it.on_member()
     await there.source("shop", [it.config_map("shop-0", finalizers=[HOLD])])
@@ -350,15 +330,7 @@ async def test_a_helm_release_that_was_uninstalled_before_is_verified_by_its_lab
     )
     await it.sources.until_ready("db", resource=HELM_RELEASES)
     uid = await it.hold("db", HELM_RELEASES)
-    await it.client.delete(HELM_RELEASES, "db", uid=uid, namespace=it.cluster.namespace)
-    await until(
-        it.client,
-        HELM_RELEASES,
-        "db",
-        lambda one: one is not None and one["metadata"]["finalizers"] == [Finalizer.HANDLE.value],
-        "let go by Flux",
-        namespace=it.cluster.namespace,
-    )
+    await _deleted_by_flux(it, uid)
     async with it.manager():
         await it.cluster.delete()
         await it.cluster.teardown(held_at("web", "example.dev/hold"), "held at web")
@@ -393,6 +365,17 @@ async def test_a_helm_release_that_was_upgraded_while_no_manager_ran_is_verified
     await it.sources.until_ready("db", resource=HELM_RELEASES)
     there = it.cluster.member.client
     await until(there, CONFIG_MAPS, "late", bool, "deployed", namespace=it.cluster.on_member)
+    await _deleted_by_flux(it, uid)
+    async with it.manager():
+        await it.cluster.teardown(held_at("late", "example.dev/hold"), "held at late")
+        await it.free("late")
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert await it.cluster.objects() == set()
+    await it.cluster.go()
+
+
+async def _deleted_by_flux(it: FluxScene, uid: str) -> None:
+    """Delete the HelmRelease `db`; returns when only our finalizer keeps it."""
     await it.client.delete(HELM_RELEASES, "db", uid=uid, namespace=it.cluster.namespace)
     await until(
         it.client,
@@ -402,12 +385,6 @@ async def test_a_helm_release_that_was_upgraded_while_no_manager_ran_is_verified
         "let go by Flux",
         namespace=it.cluster.namespace,
     )
-    async with it.manager():
-        await it.cluster.teardown(held_at("late", "example.dev/hold"), "held at late")
-        await it.free("late")
-        assert (await it.cluster.ended()).phase is Phase.COMPLETE
-    assert await it.cluster.objects() == set()
-    await it.cluster.go()
 
 
 # What Flux would leave, removed by Unwind
@@ -532,7 +509,7 @@ async def allow(client: Client, namespace: str, user: str) -> None:
     await client.create(ROLE_BINDINGS, binding)
 
 
-@pytest.mark.usefixtures("flux_on_member")
+@pytest.mark.usefixtures("kustomize_controller_on_member")
 @pytest.mark.parametrize("child", [Effort.ENFORCE, Effort.LEAVE])
 async def test_a_handle_nested_in_a_suspended_one_is_removed_before_it_or_holds_it(
     it: FluxScene, child: Effort

@@ -27,13 +27,11 @@ from unwind.clock import SYSTEM
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import ApiError
 from unwind.kube.object_watch import until, until_absent
-from unwind.local import companions, tools
 from unwind.teardown.requests import request_manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from unwind.local.companions import CompanionController
     from unwind.local.plane import Plane
 
 ASKING = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["create", "get", "list", "watch"]}
@@ -41,16 +39,7 @@ ASKING = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["cr
 READING = Right("", ("configmaps",), ("get", "list", "watch"), why="A test.")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def flux(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management) as controller:
-        yield controller
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def helm_controller(plane: Plane) -> AsyncIterator[CompanionController]:
-    async with companions.running(tools.HELM_CONTROLLER, plane.management) as controller:
-        yield controller
+pytestmark = pytest.mark.usefixtures("kustomize_controller")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

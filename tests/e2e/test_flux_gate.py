@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from tests.companion_fixtures import flux_on
 from tests.e2e.flux_gates import CHART, HOLD, flux_gate
 from tests.e2e.gated_clusters import WAITING
+from tests.plane.support.cluster_teardowns import waves
 from tests.plane.support.flux_sources import config_map, kustomization
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
@@ -16,7 +18,6 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.names import ConditionType, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import Phase
-from unwind.local import companions, tools
 from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def manager(ground: Ground) -> AsyncIterator[Manager]:
     """Flux on the management cluster and on the member, and a manager."""
-    async with (
-        companions.running(tools.KUSTOMIZE_CONTROLLER, ground.management),
-        companions.running(tools.HELM_CONTROLLER, ground.management),
-        companions.running(tools.KUSTOMIZE_CONTROLLER, ground.member),
-        ground.manager() as manager,
-    ):
+    async with flux_on(ground.management, ground.member), ground.manager() as manager:
         await ground.until_discovered()
         yield manager
     check_requests(ground.management)
@@ -70,14 +66,7 @@ async def test_six_handles_go_in_reverse_order_before_their_cluster_and_unwind_c
     assert WAITING in said
     held = await cluster.teardown(lambda it: it.phase is Phase.HELD)
     assert held.spec.plan
-    assert {step.object.name: step.wave for step in held.spec.plan.steps} == {
-        "db": 1,
-        "shop": 1,
-        "web": 1,
-        "apps": 2,
-        "tenant": 2,
-        "base": 3,
-    }
+    assert waves(held) == {"db": 1, "shop": 1, "web": 1, "apps": 2, "tenant": 2, "base": 3}
     assert {step.effort_from for step in held.spec.plan.steps} == {f"TeardownPolicy/{scene.namespace}"}
     assert cluster.taken_apart() == []
     await gate.free("apps-0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from tests.plane.support.flux_sources import FluxSources, artifacts, config_map, kustomization
@@ -12,7 +13,6 @@ from unwind.api.names import Finalizer
 from unwind.api.resources import CONFIG_MAPS
 from unwind.kube import object_watch
 from unwind.kube.updates import revise
-from unwind.local import companions, tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def flux(plane: Plane) -> AsyncIterator[None]:
-    async with companions.running(tools.KUSTOMIZE_CONTROLLER, plane.management):
-        yield
+pytestmark = pytest.mark.usefixtures("kustomize_controller")
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from tests.e2e.gated_clusters import ENFORCE, LEAVE, OURS, REMOVE, WAITING, GateScene
 from tests.eventually import eventually
@@ -25,7 +24,6 @@ from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.local.capi import USER as CLUSTER_API
 from unwind.local.processes import ProcessId
-from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -38,13 +36,7 @@ if TYPE_CHECKING:
 FIFTY = 50
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def manager(ground: Ground) -> AsyncIterator[Manager]:
-    async with ground.manager() as manager:
-        await ground.until_discovered()
-        yield manager
-        assert await manager.stop() == 0
-    check_requests(ground.management)
+pytestmark = pytest.mark.usefixtures("manager")
 
 
 async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(ground: Ground, scene: GateScene) -> None:
@@ -191,11 +183,7 @@ async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons
 
 
 async def test_who_forces_a_cluster_to_go_is_named_with_what_stays_behind(ground: Ground, scene: GateScene) -> None:
-    await scene.add_on("web")
-    cluster = await scene.cluster("web")
-    await scene.block("web-0")
-    await cluster.delete()
-    await cluster.until_held("web-0")
+    cluster = await scene.held_cluster()
     async with ground.user("bob") as bob:
         await cluster.annotate(bob, {FORCE_RELEASE_ANNOTATION: "the backup is broken"})
     await cluster.until_gone()

@@ -85,10 +85,7 @@ async def test_a_cluster_is_held_by_the_replica_that_is_left_and_goes_when_it_ma
 async def test_a_cluster_is_held_over_a_new_start_of_unwind_and_of_cluster_api(
     ground: Ground, scene: GateScene
 ) -> None:
-    await scene.add_on("web")
-    async with ground.manager() as first:
-        await ground.until_discovered()
-        cluster = await scene.cluster("web")
+    async with scene.managed_cluster() as (first, cluster):
         await scene.block("web-0")
         await cluster.delete()
         await cluster.until_held("web-0")
@@ -109,10 +106,7 @@ async def test_a_cluster_is_held_over_a_new_start_of_unwind_and_of_cluster_api(
 async def test_a_cluster_stays_while_nobody_answers_and_goes_when_somebody_does(
     ground: Ground, scene: GateScene
 ) -> None:
-    await scene.add_on("web")
-    async with ground.manager() as manager:
-        await ground.until_discovered()
-        cluster = await scene.cluster("web")
+    async with scene.managed_cluster() as (manager, cluster):
         ground.balancer.shut()
         await cluster.delete()
 
@@ -133,8 +127,7 @@ async def test_a_cluster_stays_while_nobody_answers_and_goes_when_somebody_does(
 async def test_an_add_on_holds_only_as_long_as_the_one_is_tried_that_needs_it(ground: Ground, scene: GateScene) -> None:
     await scene.add_on("base")
     await scene.add_on("top", behaviour=REMOVE, depends_on=("base",))
-    async with ground.manager("--best-effort-timeout", "4s") as manager:
-        await ground.until_discovered()
+    async with ground.registered_manager("--best-effort-timeout", "4s") as manager:
         cluster = await scene.cluster("base", "top")
         await scene.block("top-0")
         await cluster.delete()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from tests.e2e.gated_clusters import GateScene, Ground, grounds
-from tests.plane.support.helm_steps import SETTINGS, VALUES, serving
+from tests.e2e.gated_clusters import GateScene, Ground, grounds, path_with_helm
+from tests.plane.support.helm_steps import SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser
-from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import Phase
 from unwind.local import build, tools
@@ -31,24 +29,11 @@ async def ground() -> AsyncIterator[Ground]:
         yield ground
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with serving() as repository:
-        yield repository
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def it(ground: Ground) -> GateScene:
     scene = GateScene(ground, f"helm-{uuid.uuid4().hex[:6]}")
     await scene.begin()
     return scene
-
-
-async def _policy(it: GateScene, *sources: dict[str, Any]) -> None:
-    metadata = {"name": it.namespace}
-    spec = {"clusterSelector": {"matchLabels": it.label}, "sources": list(sources)}
-    kind = {"apiVersion": TEARDOWN_POLICIES.api_version, "kind": TEARDOWN_POLICIES.kind}
-    await it.client.create(TEARDOWN_POLICIES, {**kind, "metadata": metadata, "spec": spec})
 
 
 def _source(effort: str, namespace: str, *names: str) -> dict[str, Any]:
@@ -59,18 +44,17 @@ async def test_a_cluster_waits_until_its_release_is_verified_absent_although_the
     it: GateScene, ground: Ground, repository: ChartRepository
 ) -> None:
     program = (await build.ensure([tools.HELM]))["helm"].path
-    path = f"{program.parent}:{os.environ['PATH']}"
+    path = await path_with_helm()
     user = HelmUser(ground.member, it.namespace, program, repository)
     repository.add("proxy", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS})
     await user.install("db", "settings")
     await user.install("left", "settings")
     await user.install(it.namespace, "proxy", namespace="kube-system")
     await user.client.patch(CONFIG_MAPS, "db-settings", _HELD, namespace=user.namespace)
-    await _policy(
-        it, _source("Enforce", it.namespace, "db"), _source("Leave", it.namespace, "left"), _source("Try", "*", "*")
+    await it.policy(
+        _source("Enforce", it.namespace, "db"), _source("Leave", it.namespace, "left"), _source("Try", "*", "*")
     )
-    async with ground.manager(PATH=path) as manager:
-        await ground.until_discovered()
+    async with ground.registered_manager(PATH=path) as manager:
         cluster = await it.cluster()
         await cluster.delete()
         await cluster.until_held(f"Release/{it.namespace}/db")

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support.commands import command
+from tests.plane.support.objects import teardown_policy
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS, MACHINE_SETS, MACHINES
 from unwind.api.names import (
@@ -28,7 +29,7 @@ from unwind.api.unwind import Phase
 from unwind.kube import object_watch
 from unwind.kube.errors import ApiError
 from unwind.local import stubs, tools
-from unwind.testing.managers import check_requests, grant
+from unwind.testing.managers import grant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -41,12 +42,7 @@ if TYPE_CHECKING:
 HUNDREDS = 200
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def manager(ground: Ground) -> AsyncIterator[Manager]:
-    async with ground.manager() as manager:
-        await ground.until_discovered()
-        yield manager
-    check_requests(ground.management)
+pytestmark = pytest.mark.usefixtures("manager")
 
 
 class MachineScene:
@@ -58,12 +54,7 @@ class MachineScene:
         self.namespace = scene.namespace
 
     async def policy(self, gate: str = "Machines", **more: object) -> None:
-        body = {
-            "apiVersion": TEARDOWN_POLICIES.api_version,
-            "kind": TEARDOWN_POLICIES.kind,
-            "metadata": {"name": self.namespace},
-            "spec": {"clusterSelector": {"matchLabels": self.scene.label}, "gate": gate, **more},
-        }
+        body = teardown_policy(self.namespace, self.scene.label, gate=gate, **more)
         await self.client.apply(TEARDOWN_POLICIES, body, field_manager="test")
 
     async def unselect(self) -> None:

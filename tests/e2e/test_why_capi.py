@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from tests.plane.support.why_answers import Asker, answering, chain
@@ -20,18 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.e2e.gated_clusters import GateScene, Ground
-    from tests.plane.support.manager_process import Manager
     from unwind.kube.client import Object
     from unwind.why.answers import Answer, Remedy
 
 PROD = "clusters.cluster.x-k8s.io/prod"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def manager(ground: Ground) -> AsyncIterator[Manager]:
-    async with ground.manager() as manager:
-        await ground.until_discovered()
-        yield manager
+pytestmark = pytest.mark.usefixtures("manager")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -46,11 +42,7 @@ def typed(answer: Answer, words: str) -> Remedy:
 
 
 async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: GateScene, asker: Asker) -> None:
-    await scene.add_on("web")
-    cluster = await scene.cluster("web")
-    await scene.block("web-0")
-    await cluster.delete()
-    await cluster.until_held("web-0")
+    cluster = await scene.held_cluster()
     # What holds it is told first as being deleted: who serves its finalizer takes a moment to find out.
     reasons = [Reason.GATE, Reason.FINALIZER, Reason.FINALIZER]
     answer = await asker.until(PROD, lambda it: [item.reason for item in it.chain] == reasons)
