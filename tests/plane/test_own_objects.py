@@ -11,9 +11,8 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from tests.eventually import eventually
-from tests.owners import Owner
 from tests.plane.support.commands import kubectl
-from tests.plane.support.controllers import running_components
+from tests.plane.support.controllers import controller_deps, running_components
 from tests.plane.support.objects import delete, new_object, until_allowed, until_refused
 from unwind.addons.manifests import profile_rules
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -292,7 +291,7 @@ async def keeping(scene: OwnObjectsScene) -> AsyncIterator[CollectorRegistry]:
         restored = RestoreReporter(registry=registry, recorder=recorder)
         metrics = Metrics(CollectorRegistry())
         keeper = ProtectionController(
-            RegistrationDeps(client=own, namespace=HOME, owner=Owner(), metrics=metrics),
+            RegistrationDeps(shared=controller_deps(own, metrics=metrics, recorder=recorder), namespace=HOME),
             on=False,
             policies=policies(Setting(namespace=HOME)),
             restored=restored.report,

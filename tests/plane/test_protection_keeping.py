@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.owners import Owner
 from tests.plane.support.commands import command
-from tests.plane.support.controllers import running_components
+from tests.plane.support.controllers import controller_deps, running_components
 from tests.plane.support.objects import absent, new_object
 from tests.plane.support.protected_objects import MANAGER, ROOM, delete, put_all, until_answered
 from tests.plane.support.protection_table import BY_ITSELF
@@ -62,7 +61,7 @@ class Old(HttpTransport):
 def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> ProtectionController:
     """By a clock that stands still: whatever it does, it was told of by an event."""
     metrics = Metrics(CollectorRegistry())
-    deps = RegistrationDeps(client=client, namespace=HOME, owner=Owner(), metrics=metrics, clock=StillClock())
+    deps = RegistrationDeps(shared=controller_deps(client, metrics=metrics, clock=StillClock()), namespace=HOME)
     return ProtectionController(deps, on=on, mode=mode)
 
 

@@ -92,14 +92,13 @@ class NamedObject(Protocol):
 
 def ref_of(resource: Resource, meta: NamedObject) -> ObjectRef:
     """A reference to the object with this metadata."""
-    return ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-    )
+    return named_ref(resource, meta.name, namespace=meta.namespace, uid=meta.uid)
+
+
+def named_ref(resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> ObjectRef:
+    """A reference to the object of this name. Without a uid, it is not known which one."""
+    group, version, kind = resource.group, resource.version, resource.kind
+    return ObjectRef(group=group, version=version, kind=kind, namespace=namespace, name=name, uid=uid)
 
 
 class Reference(Model, frozen=True, kw_only=True):

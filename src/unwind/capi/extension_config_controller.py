@@ -112,7 +112,7 @@ class ExtensionConfigController(RegistrationController):
     ) -> None:
         """`hooks`: the hooks that we serve."""
         super().__init__(deps)
-        client, clock = deps.client, deps.clock
+        client, clock = deps.shared.client, deps.shared.clock
         self._extension = extension_name(deps.namespace)
         self._hooks = {hook_protocol.handler(hook): hook for hook in hooks}
         self._told: list[Callable[[], None]] = []

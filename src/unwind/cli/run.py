@@ -18,7 +18,7 @@ from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
 from unwind.manager import feature_gates as gates
 from unwind.manager import process
-from unwind.manager.process import ManagerOptions
+from unwind.manager.context import ManagerOptions
 from unwind.notifications import addresses
 from unwind.server import listener
 

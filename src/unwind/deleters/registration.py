@@ -131,15 +131,6 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     about: str = ""
 
 
-class _Mark(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    kinds: tuple[Kinds, ...]
-    order: int
-    when: Callable[[Any], bool] | None
-    model: type | None
-    external: bool
-
-
 def deleter(
     api_version: str,
     kind: str,
@@ -160,11 +151,15 @@ def deleter(
     """
 
     def mark(it: F) -> F:
-        before: _Mark | None = vars(it).get(_MARK)
+        before: Registration | None = vars(it).get(_MARK)
         kinds = (Kinds(api_version, kind), *(before.kinds if before else ()))
         called = name or (before.name if before else "") or _kebab(it.__name__)
         _check(called, model)
-        setattr(it, _MARK, _Mark(name=called, kinds=kinds, order=order, when=when, model=model, external=external))
+        delete: Any = it  # of a class, an instance takes its place
+        marked = Registration(
+            name=called, kinds=kinds, delete=delete, order=order, when=when, model=model, external=external
+        )
+        setattr(it, _MARK, marked)
         return it
 
     return mark
@@ -189,25 +184,15 @@ def registrations(it: object, *, source: str) -> Iterable[Registration | Externa
 
 
 def _marked(it: object) -> bool:
-    return isinstance(getattr(it, "__dict__", {}).get(_MARK), _Mark)
+    return isinstance(getattr(it, "__dict__", {}).get(_MARK), Registration)
 
 
 def _registration(it: Any, *, source: str) -> Registration:
-    mark: _Mark = vars(it)[_MARK]
+    mark: Registration = vars(it)[_MARK]
     made: Any = it() if inspect.isclass(it) else it
     delete: Delete = made.delete if made is not it else it
     about = (inspect.getdoc(it) or "").partition("\n")[0]
-    return Registration(
-        name=mark.name,
-        kinds=mark.kinds,
-        delete=delete,
-        order=mark.order,
-        when=mark.when,
-        model=mark.model,
-        external=mark.external,
-        source=source,
-        about=about,
-    )
+    return msgspec.structs.replace(mark, delete=delete, source=source, about=about)
 
 
 def _check(name: str, model: type | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.names import OWNER_LABEL, Reason
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
@@ -80,14 +80,7 @@ class ReleaseObject(msgspec.Struct, frozen=True):
 
     @property
     def ref(self) -> ObjectRef:
-        resource, name = self.resource, self.manifest.name
-        return ObjectRef(
-            group=resource.group,
-            version=resource.version,
-            kind=resource.kind,
-            namespace=self.namespace,
-            name=name,
-        )
+        return named_ref(self.resource, self.manifest.name, namespace=self.namespace)
 
     @property
     def key(self) -> str:
@@ -409,7 +402,7 @@ class _Deployment:
         """Create the release's namespace with our owner label: Helm would leave it behind on uninstall. A namespace
         that the former owner created for the release is taken over with it."""
         chart, client = self._chart, self._member.client
-        ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
+        ref = named_ref(NAMESPACES, chart.namespace)
         key = release_entry_key(ref)
         try:
             there = await client.get(NAMESPACES, chart.namespace)
@@ -446,9 +439,7 @@ class _Deployment:
             taken = {key: _handed(entry, chart) for key, entry in self._rival.entries.items()}
             await self._write({key: one for key, one in taken.items() if not _same(self._entries.get(key), one)})
         # Helm's release Secret: as long as it exists, there is a release to uninstall.
-        first = ObjectRef(
-            version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
-        )
+        first = named_ref(SECRETS, f"sh.helm.release.v1.{chart.release}.v1", namespace=chart.namespace)
         intended = {release_entry_key(first): self._entry(first, SECRETS, hook=True)}
         for obj in wanted:
             manifest = obj.manifest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import karmada, sveltos, unwind
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.deploy.manifest_sources import ManifestSource
@@ -195,9 +195,7 @@ def _object(resource: Resource, body: dict[str, Any], source: ManifestSource, pl
     return PlacedObject(
         key=inventory_key(resource.group, resource.kind, namespace, name),
         resource=resource,
-        ref=ObjectRef(
-            group=resource.group, version=resource.version, kind=resource.kind, namespace=namespace, name=name
-        ),
+        ref=named_ref(resource, name, namespace=namespace),
         body=body | {"metadata": metadata},
         source=source,
         place=place,

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest, named_ref
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, LedgerNote, MemberRef
@@ -321,7 +321,7 @@ class Waits:
 
 def home(system_uid: str) -> ObjectRef:
     """Represents the management cluster, which has no Cluster object."""
-    return ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=system_uid)
+    return named_ref(NAMESPACES, "kube-system", uid=system_uid)
 
 
 def kept_name(ref: ObjectRef) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from unwind.api import capi, features, karmada, meta, names
 from unwind.api.features import Feature
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta, named_ref
 from unwind.api.resources import (
     API_SERVICES,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -286,7 +286,7 @@ async def _until_policies_in_effect(client: Client, warn: Callable[[str], None])
 
     It reads all policies together, once a second. So where the last is in effect, all are.
     """
-    target = ObjectRef(version="v1", kind=NAMESPACES.kind, name=_PROBE, uid=_PROBE)
+    target = named_ref(NAMESPACES, _PROBE, uid=_PROBE)
     spec = TeardownSpec(title=_PROBE, target=target, cause=Cause.WITHDRAWN)
     probe = meta.manifest(TEARDOWNS, Teardown(metadata=ObjectMeta(name=_PROBE), spec=spec))
     try:

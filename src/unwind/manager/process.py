@@ -11,9 +11,8 @@ import threading
 import uuid
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.metadata import version as version_of
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -22,12 +21,10 @@ from cryptography import x509
 from prometheus_client import Gauge
 
 from unwind import logs
-from unwind.api.annotation_values import DeletePolicy
 from unwind.api.features import ALL, Features, written
 from unwind.api.names import MANAGER_USER_AGENT
-from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
-from unwind.components import ManagerContext, Protection, Role
+from unwind.components import Role
 from unwind.concurrency import to_tell, unless
 from unwind.errors import UnwindError
 from unwind.install import conflicting_controllers
@@ -38,6 +35,7 @@ from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.manager import garbage_collection, health, wiring
+from unwind.manager.context import ManagerContext, ManagerOptions
 from unwind.manager.garbage_collection import GarbageCollection
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
@@ -53,12 +51,11 @@ from unwind.server.reachability import Answering
 from unwind.server.reachability import route as answering_route
 from unwind.server.tls import CertificateFiles, Tls, WatchedFiles, read_files
 from unwind.teardown.archive_directory import ArchiveDirectory, ArchiveError, ArchiveOptionError
-from unwind.teardown.records import KEEP
-from unwind.teardown.step_removers import BEST_EFFORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from prometheus_client import CollectorRegistry
 
@@ -72,35 +69,6 @@ Wire: TypeAlias = "Callable[[ManagerContext], Sequence[Components]]"
 # Few requests are expected here (probes, scrapes), so the limits are low.
 _ARCHIVE_CHECK = 10.0
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
-
-
-class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the manager process."""
-
-    kubeconfig: Path | None = None
-    context: str | None = None
-    namespace: str = HOME
-    listen: Address = Address("0.0.0.0", 9443)  # noqa: S104 - webhooks are called from elsewhere
-    metrics_listen: Address = Address("0.0.0.0", 8080)  # noqa: S104 - and so are probes
-    secure_metrics: bool = False
-    """Whether the listener of metrics and probes uses TLS, and metrics need a token."""
-    roles: tuple[Role, ...] = tuple(Role)
-    features: Features | None = None
-    """None: those that were installed."""
-    feature_gates: dict[str, bool] = {}
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    hosts: tuple[str, ...] = ()
-    client_ca: Path | None = None
-    check_service: bool = False
-    shutdown_grace: float = 20.0
-    delete_policy: DeletePolicy = DeletePolicy.MANAGE
-    best_effort: float = BEST_EFFORT
-    keep_teardowns: timedelta = KEEP
-    archive: Path | None = None
-    protection: Protection = Protection()
-    notification_hosts: frozenset[str] = frozenset()
-    notification_ca: Path | None = None
 
 
 def run_process(options: ManagerOptions) -> None:
@@ -218,21 +186,13 @@ class _Process:
             namespace=options.namespace if options.check_service else "",
         )
         context = ManagerContext(
+            options,
             client=client,
-            namespace=options.namespace,
-            roles=options.roles,
             features=features,
-            feature_gates=options.feature_gates,
             registry=self._registry,
             metrics=observed,
             shards=shards,
             recorder=recorder,
-            policy=options.delete_policy,
-            best_effort=options.best_effort,
-            keep_teardowns=options.keep_teardowns,
-            archive=options.archive,
-            protection=options.protection,
-            notification_hosts=options.notification_hosts,
             notification_ca=await _authorities(options.notification_ca),
             segments=self._segments,
             answering=answering,

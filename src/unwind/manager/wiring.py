@@ -107,10 +107,11 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.capi.cluster_admission import DeletionWarning
     from unwind.companions.companion import Companion
-    from unwind.components import Component, ManagerContext
+    from unwind.components import Component
     from unwind.deleters.registry import Plugin
     from unwind.hooks import Rule
     from unwind.kube.client import Object
+    from unwind.manager.context import ManagerContext
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_sources import FollowedSource
 
@@ -121,7 +122,7 @@ class Shared:
     """What the controllers of clusters share: one of each for the process."""
 
     def __init__(self, context: ManagerContext) -> None:
-        client, namespace, program = context.client, context.namespace, shutil.which("helm")
+        client, namespace, program = context.client, context.options.namespace, shutil.which("helm")
         self._context = context
         self.caches = _caches(context)
         """Clusters, Teardowns and Secrets; with the feature `addons`, also profiles and ClusterSummaries."""
@@ -133,7 +134,9 @@ class Shared:
         self.members = Members(client, troubled=_log_member_failed)
         """The connections to member clusters."""
         self.inventories = Inventories(client, namespace=namespace)
-        self.archive = self._archive() if context.archive and Role.CONTROLLERS in context.roles else None
+        self.archive = (
+            self._archive() if context.options.archive and Role.CONTROLLERS in context.options.roles else None
+        )
         """Writes finished Teardowns to a directory, if there is one."""
         self.plugins = tuple(installed())
         self.external_ends = MemberEnds(client, namespace=namespace)
@@ -147,10 +150,12 @@ class Shared:
             archive=self.archive,
         )
         """For add-ons and Works."""
-        self.teardown = msgspec.structs.replace(self.deployment, best_effort=context.best_effort, clock=context.clock)
+        self.teardown = msgspec.structs.replace(
+            self.deployment, best_effort=context.options.best_effort, clock=context.clock
+        )
         """The same for teardowns. Their deadlines count from times that the API server wrote."""
         self.withdrawals = WithdrawalRecords(
-            context.server_time, self.caches, self.teardown, keys=self.keys, keep=context.keep_teardowns
+            context.server_time, self.caches, self.teardown, keys=self.keys, keep=context.options.keep_teardowns
         )
         """Writes the Teardowns of withdrawals, for add-ons and Works."""
         TeardownMetrics(self.caches.teardowns, context.registry, owns=context.shards.owns, clock=context.clock)
@@ -164,10 +169,10 @@ class Shared:
 
     def _archive(self) -> ArchiveController:
         context = self._context
-        assert context.archive  # noqa: S101 - for the type checker
+        assert context.options.archive  # noqa: S101 - for the type checker
         return ArchiveController(
             context.server_time,
-            ArchiveDirectory(context.archive),
+            ArchiveDirectory(context.options.archive),
             self.caches,
             self.inventories,
             keys=self.keys,
@@ -224,7 +229,7 @@ class Shared:
         return ExtensionConfigController(
             _registration(context),
             self.caches,
-            hooks=hook_protocol.switched_on(context.feature_gates),
+            hooks=hook_protocol.switched_on(context.options.feature_gates),
             informers=context.informers,
         )
 
@@ -256,7 +261,7 @@ def _caches(context: ManagerContext) -> ClusterCaches:
     if Feature.ADDONS in features:
         return AddonCaches(client, informers=informers)
     # The ConfigMap of the registration, and the Secrets of the manager itself; credentials of members are anywhere.
-    homes = {kind.kind: context.namespace for kind in (CONFIG_MAPS, SECRETS)}
+    homes = {kind.kind: context.options.namespace for kind in (CONFIG_MAPS, SECRETS)}
     if Feature.KARMADA in features:
         del homes[SECRETS.kind]
     return ClusterCaches(
@@ -289,9 +294,9 @@ def external(context: ManagerContext, shared: Shared) -> Components:
     controller = ExternalController(
         context.controllers,
         DeleterRegistry(BUILTIN, plugins=shared.plugins, broken=_log_broken),
-        namespace=context.namespace,
+        namespace=context.options.namespace,
         measures=DeletionMetrics(context.registry),
-        policy=context.policy,
+        policy=context.options.delete_policy,
         informers=context.informers,
     )
     return Components(controllers=(controller,))
@@ -318,14 +323,16 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             OwnerRecordController(controllers, caches),
         ),
         routes=(admission.route(partial(admission.existing_profiles, client)),),
-        ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(context.namespace)),),
+        ca_bundle_targets=(
+            CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(context.options.namespace)),
+        ),
     )
 
 
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
     """Requested deletions and the records of withdrawals."""
     client, caches = context.client, shared.caches
-    refusals = partial(removal_forecast.refusals, home=context.namespace)
+    refusals = partial(removal_forecast.refusals, home=context.options.namespace)
     drains = DrainRequests(
         client,
         shared.teardown,
@@ -344,7 +351,7 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
                 shared.teardown,
                 refusals=refusals,
                 others=lambda teardown: drains(teardown) or handles(teardown),
-                keep=context.keep_teardowns,
+                keep=context.options.keep_teardowns,
                 keys=shared.keys,
             ),
         ),
@@ -374,7 +381,7 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
                 shared.caches.teardowns,
                 secrets,
                 shared.teardown,
-                keep=context.keep_teardowns,
+                keep=context.options.keep_teardowns,
                 keys=shared.keys,
             ),
         ),
@@ -408,9 +415,9 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
         client,
         caches,
         shared.gate_source,
-        namespace=context.namespace,
+        namespace=context.options.namespace,
         registry=registry,
-        hooks=hook_protocol.switched_on(context.feature_gates),
+        hooks=hook_protocol.switched_on(context.options.feature_gates),
         keys=shared.keys,
         recorder=recorder,
         metrics=GateMetrics(context.registry),
@@ -422,7 +429,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
                 caches,
                 shared.teardown,
                 sources=sources,
-                keep=context.keep_teardowns,
+                keep=context.options.keep_teardowns,
                 keys=shared.keys,
                 with_credentials=bool(context.features & {Feature.ADDONS, Feature.KARMADA, *COMPANIONS}),
                 may_release=ReleaseReview(client, recorder) if context.features & features.POLICIES else None,
@@ -475,12 +482,14 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
                 controllers,
                 NotificationCaches(shared.caches, policy_caches),
                 Delivery(
-                    AddressRules(allowed=context.notification_hosts, own=own_addresses(client.connection.server)),
+                    AddressRules(
+                        allowed=context.options.notification_hosts, own=own_addresses(client.connection.server)
+                    ),
                     trust(context.notification_ca),
                     user_agent=MANAGER_USER_AGENT,
                 ),
                 keys=shared.keys,
-                namespace=context.namespace,
+                namespace=context.options.namespace,
                 counted=NotificationMetrics(context.registry),
             ),
             PolicyController(
@@ -520,19 +529,19 @@ def attribution(context: ManagerContext, shared: Shared) -> Components:
                 context.client, lambda: caches.clusters.resource, warnings=warnings, requests=requests
             ),
         ),
-        ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(context.namespace)),),
+        ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(context.options.namespace)),),
     )
 
 
 def protection(context: ManagerContext) -> Components:
     """Deletion protection. While the feature gate is off, only the controller runs: it removes what it created, and
     restores the policies of install."""
-    client, namespace = context.client, context.namespace
-    on = Feature.PROTECTION in context.features and context.feature_gates.get(PROTECTION_GATE, False)
+    client, namespace = context.client, context.options.namespace
+    on = Feature.PROTECTION in context.features and context.options.feature_gates.get(PROTECTION_GATE, False)
     controller = ProtectionController(
         _registration(context),
         on=on,
-        mode=context.protection.mode,
+        mode=context.options.protection.mode,
         policies=policies(Setting(namespace=namespace, features=context.features)),
         restored=RestoreReporter(registry=context.registry, recorder=context.recorder).report,
     )
@@ -543,7 +552,7 @@ def protection(context: ManagerContext) -> Components:
     webhook = ProtectionWebhook(
         counts=caches.counts,
         guards=caches.guards,
-        lookup=ProtectionLookup(client, groups=context.protection.groups),
+        lookup=ProtectionLookup(client, groups=context.options.protection.groups),
         reporter=DenialReporter(registry=context.registry, recorder=context.recorder),
     )
     return Components(
@@ -558,17 +567,15 @@ def webhook_registrations(context: ManagerContext) -> Components:
     """The webhook configurations that do not depend on a feature gate."""
 
     def wanted(url: str | None, key: bytes) -> list[Object]:
-        return webhooks(Setting(namespace=context.namespace, features=context.features, url=url, path_key=key))
+        return webhooks(Setting(namespace=context.options.namespace, features=context.features, url=url, path_key=key))
 
     return Components(controllers=(WebhookController(_registration(context), wanted),))
 
 
 def _registration(context: ManagerContext) -> RegistrationDeps:
     return RegistrationDeps(
-        client=context.client,
-        namespace=context.namespace,
-        owner=context.shards,
-        metrics=context.metrics,
+        shared=context.controllers,
+        namespace=context.options.namespace,
         segments=context.segments,
         answering=context.answering,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
@@ -292,7 +292,7 @@ class Members:
     async def _at_home(self) -> AsyncIterator[Member]:
         uid = await self._client.cluster_uid()
         # No object represents the management cluster, only its identity.
-        ref = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=uid)
+        ref = named_ref(NAMESPACES, "kube-system", uid=uid)
         member = Member(ref, self._client, system_uid=uid, answered=True, clock=self._clock, troubled=self._troubled)
         async with member:
             yield member

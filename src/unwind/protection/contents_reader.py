@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.resources import Resource
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
@@ -251,8 +251,5 @@ def _guarded_one(what: View[LabelledObject], item: msgspec.Raw) -> ObjectRef | N
         found = what.decode(item)
     except msgspec.ValidationError:
         key, uid, _ = decoding.stamp_of(item)
-        it = what.resource
-        return ObjectRef(
-            group=it.group, version=it.version, kind=it.kind, namespace=key.namespace, name=key.name, uid=uid
-        )
+        return named_ref(what.resource, key.name, namespace=key.namespace, uid=uid)
     return found.ref if found.guarded else None

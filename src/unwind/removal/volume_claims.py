@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.names import VOLUMES_ANNOTATION, Reason
 from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STATEFUL_SETS
 from unwind.api.unwind import Entry, EntryState
@@ -59,11 +59,10 @@ async def of_set(
     made = await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=metadata["namespace"])
     return [
         Entry(
-            object=ObjectRef(
-                version="v1",
-                kind=PERSISTENT_VOLUME_CLAIMS.kind,
+            object=named_ref(
+                PERSISTENT_VOLUME_CLAIMS,
+                item["metadata"]["name"],
                 namespace=metadata["namespace"],
-                name=item["metadata"]["name"],
                 uid=item["metadata"]["uid"],
             ),
             resource=PERSISTENT_VOLUME_CLAIMS.plural,

@@ -5,11 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from unwind import logs
-from unwind.clock import SYSTEM, Clock
-from unwind.kube.client import Client
-from unwind.kube.controller import fenced_queue
-from unwind.kube.fencing import ShardOwner
-from unwind.kube.metrics import Metrics
+from unwind.kube.controller import ControllerDeps, fenced_queue
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.server.path_segments import Segments, redacted
 from unwind.server.reachability import Answering
@@ -20,16 +16,13 @@ _RETRY = Backoff(first=0.5, limit=30.0)
 class RegistrationDeps(msgspec.Struct, frozen=True, kw_only=True):
     """What these controllers need."""
 
-    client: Client
+    shared: ControllerDeps
     namespace: str
     """Unwind's own."""
-    owner: ShardOwner
-    metrics: Metrics
     segments: Segments = msgspec.field(default_factory=Segments)
     """The secret segments of our paths."""
     answering: Answering | None = None
     """Nothing is registered before the manager answers. None: it answers."""
-    clock: Clock = SYSTEM
 
 
 class RegistrationController:
@@ -39,23 +32,24 @@ class RegistrationController:
     name: str
 
     def __init__(self, deps: RegistrationDeps) -> None:
-        self._client = deps.client
+        shared = deps.shared
+        self._client = shared.client
         self._home = deps.namespace
-        self._owner = deps.owner
+        self._owner = shared.owner
         self._segments = deps.segments
         self._answering = deps.answering
-        self._clock = deps.clock
+        self._clock = shared.clock
         self._queue: Queue[str] = fenced_queue(
             self.name,
             self._reconcile,
             lambda key: key,
-            owner=deps.owner,
-            metrics=deps.metrics,
+            owner=shared.owner,
+            metrics=shared.metrics,
             failed=self._failed,
             backoff=_RETRY,
-            clock=deps.clock,
+            clock=shared.clock,
         )
-        deps.owner.subscribe(self._enqueue_all)
+        shared.owner.subscribe(self._enqueue_all)
         deps.segments.subscribe(self._enqueue_all)
         if deps.answering:
             deps.answering.subscribe(self._enqueue_all)

@@ -183,25 +183,16 @@ def teardown(
         deadline="" if isinstance(annotation_values.parse_duration(deadline), Unknown) else deadline,
         on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
     )
-    return Teardown(
-        metadata=ObjectMeta(name=name or ref.uid),
-        spec=TeardownSpec(
-            title=title or str(ref),
-            target=ref,
-            member=member,
-            cause=cause.value,
-            requested_at=target.deleted_at,
-            requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
-            deadline=found.deadline,
-            on_deadline=found.on_deadline,
-            deadline_from=found.deadline_from,
-            on_deadline_from=found.on_deadline_from,
-            policies=found.policies,
-            gate=found.gate,
-            gate_from=found.gate_from,
-            plan=made,
-        ),
+    spec = TeardownSpec(
+        title=title or str(ref),
+        target=ref,
+        member=member,
+        cause=cause.value,
+        requested_at=target.deleted_at,
+        requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
+        plan=made,
     )
+    return Teardown(metadata=ObjectMeta(name=name or ref.uid), spec=with_terms(spec, found))
 
 
 def with_terms(spec: TeardownSpec, terms: PolicyTerms) -> TeardownSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, named_ref
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import Memo
 from unwind.testing.clock import StillClock
@@ -42,14 +42,7 @@ def memo(kept: dict[str, str] | None = None) -> Memo:
 def reference(resource: Resource, obj: Object) -> ObjectRef:
     """A reference to the object."""
     metadata = obj["metadata"]
-    return ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=metadata.get("namespace") or "",
-        name=metadata["name"],
-        uid=metadata["uid"],
-    )
+    return named_ref(resource, metadata["name"], namespace=metadata.get("namespace") or "", uid=metadata["uid"])
 
 
 def context(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.resources import Resource
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> ObjectRef:
-        it = self.resource
-        return ObjectRef(
-            group=it.group, version=it.version, kind=it.kind, namespace=self.namespace, name=self.name, uid=self.uid
-        )
+        return ref_of(self.resource, self)
 
     def __str__(self) -> str:
         return str(self.ref)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from unwind.kube.shards import Shards
-from unwind.manager.process import ManagerOptions, _Process
+from unwind.manager.context import ManagerOptions
+from unwind.manager.process import _Process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

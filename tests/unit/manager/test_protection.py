@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tests.unit.protection.asking import Server
-from unwind.api.annotation_values import DeletePolicy
-from unwind.components import ManagerContext, Role
 from unwind.kube.client import Client
 from unwind.kube.events import Recorder
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
+from unwind.manager.context import ManagerContext, ManagerOptions
 from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import protection
@@ -34,17 +32,12 @@ def share(client: Client, features: str) -> Components:
     registry = new_registry()
     return protection(
         ManagerContext(
+            ManagerOptions(namespace="unwind-system", feature_gates=parse(features)),
             client=client,
-            namespace="unwind-system",
-            roles=tuple(Role),
-            feature_gates=parse(features),
             registry=registry,
             metrics=Metrics(registry),
             shards=Shards(client, namespace="unwind-system", identity="me"),
             recorder=Recorder(client, instance="me"),
-            policy=DeletePolicy.MANAGE,
-            best_effort=60.0,
-            keep_teardowns=timedelta(days=7),
         )
     )
 

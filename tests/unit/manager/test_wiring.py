@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from datetime import timedelta
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.owners import Owner
-from unwind.api.annotation_values import DeletePolicy
 from unwind.api.features import ALL, DEFAULT, GATED, Feature, written
 from unwind.api.rights import Setting
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import ServerClock
-from unwind.components import ManagerContext, Role
+from unwind.components import Role
 from unwind.external.member_ends import MemberEnds
 from unwind.install.manifests import manifests
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.informers import Informer, InformerSet
 from unwind.kube.metrics import Metrics
+from unwind.manager.context import ManagerContext, ManagerOptions
 from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import components
@@ -41,18 +40,15 @@ def wired(client: Client, features: Features = ALL) -> list[Components]:
     registry = new_registry()
     return components(
         ManagerContext(
+            ManagerOptions(
+                namespace="home", roles=(Role.CONTROLLERS,), feature_gates=parse("ResourcesDeletionProtection=true")
+            ),
             client=client,
-            namespace="home",
-            roles=(Role.CONTROLLERS,),
             features=features,
-            feature_gates=parse("ResourcesDeletionProtection=true"),
             registry=registry,
             metrics=Metrics(registry),
             shards=cast("Any", Owner()),
             recorder=cast("Any", None),
-            policy=DeletePolicy.MANAGE,
-            best_effort=60.0,
-            keep_teardowns=timedelta(days=7),
         )
     )
 
