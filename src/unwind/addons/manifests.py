@@ -16,6 +16,7 @@ from unwind.api import capi, names, sveltos
 from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
 from unwind.api.features import Feature
 from unwind.api.resources import (
+    SECRETS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -160,7 +161,7 @@ def _own_webhook(setting: Setting) -> list[Right]:
     # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
     names = (profile_rules(setting.namespace),)
     why = "Registers its own webhook, and writes the CA bundle."
-    return [Right(kind.group, (kind.plural,), ("list", "watch", "create", "patch"), names, why=why)]
+    return [Right.on(kind, ("list", "watch", "create", "patch"), names=names, why=why)]
 
 
 ADDONS = Contribution(
@@ -198,7 +199,7 @@ ADDONS = Contribution(
             why="Reports what is deployed.",
         ),
         Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ, why="Watches the clusters that profiles match."),
-        Right(capi.CLUSTERS.group, ("clusters",), READ, why="Watches the clusters that profiles match."),
+        Right.on(capi.CLUSTERS, READ, why="Watches the clusters that profiles match."),
         Right(
             "",
             ("configmaps", "secrets"),
@@ -206,11 +207,8 @@ ADDONS = Contribution(
             why="Profiles name the ConfigMaps and Secrets with the manifests to deploy, in any namespace. The Secret"
             " with the kubeconfig of a cluster is in the namespace of the cluster.",
         ),
-        Right(
-            "",
-            ("secrets",),
-            ("patch",),
-            why="Its finalizer keeps a kubeconfig until everything on its cluster is removed.",
+        Right.on(
+            SECRETS, ("patch",), why="Its finalizer keeps a kubeconfig until everything on its cluster is removed."
         ),
     ),
     everywhere_by_name=_own_webhook,

@@ -29,6 +29,13 @@ class Right(msgspec.Struct, frozen=True):
     why: str = ""
     """What the manager needs the rule for, in one sentence, for docs/reference/rights.md."""
 
+    @classmethod
+    def on(
+        cls, resource: Resource, verbs: tuple[str, ...], *, sub: str = "", names: tuple[str, ...] = (), why: str = ""
+    ) -> Right:
+        """Verbs on one resource. `sub`: on this subresource of it."""
+        return cls(resource.group, (f"{resource.plural}/{sub}" if sub else resource.plural,), verbs, names, why)
+
     def rule(self) -> dict[str, Any]:
         rule: dict[str, Any] = {
             "apiGroups": [self.group],

@@ -11,6 +11,7 @@ from unwind.api.features import Feature
 from unwind.api.resources import (
     CONFIG_MAPS,
     MUTATING_WEBHOOK_CONFIGURATIONS,
+    NAMESPACES,
     SECRETS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
@@ -165,11 +166,10 @@ def _own_objects(setting: Setting) -> list[Right]:
     extensions = capi.EXTENSION_CONFIGS
     return [
         # The right to write these objects controls clusters, so it is for our name only.
-        Right(
-            extensions.group,
-            (extensions.plural,),
+        Right.on(
+            extensions,
             ("patch",),
-            (extension_name(setting.namespace),),
+            names=(extension_name(setting.namespace),),
             why="Registers its hooks with Cluster API, and requests their discovery.",
         ),
     ]
@@ -179,7 +179,7 @@ def _own_webhook(setting: Setting) -> list[Right]:
     kind, names = MUTATING_WEBHOOK_CONFIGURATIONS, (cluster_rules(setting.namespace),)
     # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
     why = "With `capi` or `karmada`: registers the webhook that records which user deletes a cluster."
-    return [Right(kind.group, (kind.plural,), ("list", "watch", "create", "patch"), names, why=why)]
+    return [Right.on(kind, ("list", "watch", "create", "patch"), names=names, why=why)]
 
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
@@ -214,18 +214,14 @@ GATING = Contribution(
     name="gating",
     features=frozenset({Feature.CAPI}),
     everywhere=(
-        Right(
-            capi.EXTENSION_CONFIGS.group,
-            (capi.EXTENSION_CONFIGS.plural,),
+        Right.on(
+            capi.EXTENSION_CONFIGS,
             (*READ, "create"),
             why="Watches its ExtensionConfig, and restores it if it is deleted; RBAC cannot restrict create by name.",
         ),
-        Right("", ("namespaces",), READ, why="Cluster API selects the namespaces of its hooks by their labels."),
-        Right(
-            capi.CLUSTERS.group,
-            (capi.CLUSTERS.plural,),
-            (*READ, "patch"),
-            why="Watches Clusters, and records the user who requested the deletion.",
+        Right.on(NAMESPACES, READ, why="Cluster API selects the namespaces of its hooks by their labels."),
+        Right.on(
+            capi.CLUSTERS, (*READ, "patch"), why="Watches Clusters, and records the user who requested the deletion."
         ),
     ),
     everywhere_by_name=_own_objects,
@@ -254,24 +250,17 @@ MACHINE_GATES = Contribution(
     name="machine-gates",
     features=frozenset({Feature.GATES}),
     everywhere=(
-        Right(
-            capi.MACHINES.group,
-            (capi.MACHINES.plural,),
+        Right.on(
+            capi.MACHINES,
             ("list", "watch", "patch"),
             why="Holds the Machines of a Cluster with an annotation until its gate opens (`gate: Machines`).",
         ),
-        Right(
-            capi.MACHINE_POOLS.group,
-            (capi.MACHINE_POOLS.plural,),
+        Right.on(
+            capi.MACHINE_POOLS,
             ("list", "watch"),
             why="Reports Clusters with MachinePools: their Machines cannot hold them.",
         ),
-        Right(
-            capi.MACHINE_SETS.group,
-            (capi.MACHINE_SETS.plural,),
-            ("get",),
-            why="Lets go of a Machine whose MachineSet is not being deleted.",
-        ),
+        Right.on(capi.MACHINE_SETS, ("get",), why="Lets go of a Machine whose MachineSet is not being deleted."),
         Right(
             capi.CONTROL_PLANE_GROUP,
             capi.CONTROL_PLANES,
@@ -295,7 +284,7 @@ ATTRIBUTION = Contribution(
 
 REGISTERING = Contribution(
     name="registration",
-    at_home=(Right("", ("configmaps",), READ, why=f"Reads its registration from ConfigMap {REGISTRATION}."),),
+    at_home=(Right.on(CONFIG_MAPS, READ, why=f"Reads its registration from ConfigMap {REGISTRATION}."),),
     kinds=(CONFIG_MAPS, SECRETS),
     manifests=_remembering,
     later=lambda setting: [path_keys.keys_secret(setting.namespace)],

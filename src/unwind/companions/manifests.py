@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from unwind.api import features, policies, sveltos, unwind
 from unwind.api.features import Feature
+from unwind.api.resources import SECRETS
 from unwind.api.rights import READ, Contribution, Right
 
-CREDENTIALS = Right(
-    "",
-    ("secrets",),
+CREDENTIALS = Right.on(
+    SECRETS,
     ("get", "patch"),
     why="Connects to the clusters that a policy selects, and keeps their kubeconfig until the end (finalizer).",
 )
@@ -79,12 +79,7 @@ HELM = Contribution(
             ("list",),
             why="Leaves out Helm releases that a HelmReleaseProxy drives.",
         ),
-        Right(
-            sveltos.CLUSTER_SUMMARIES.group,
-            (sveltos.CLUSTER_SUMMARIES.plural,),
-            ("list",),
-            why="Leaves out Helm releases that a ClusterSummary drives.",
-        ),
+        Right.on(sveltos.CLUSTER_SUMMARIES, ("list",), why="Leaves out Helm releases that a ClusterSummary drives."),
         CREDENTIALS,
     ),
 )

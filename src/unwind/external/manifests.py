@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.api import names
 from unwind.api.features import Feature
-from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, DEPLOYMENTS, NAMESPACES, SECRETS
 from unwind.api.rights import READ, Contribution, Right
 from unwind.server.manager_names import MANAGER, granted_role
 
@@ -31,11 +31,10 @@ EXTERNAL = Contribution(
     name="external",
     features=frozenset({Feature.EXTERNAL}),
     everywhere=(
-        Right("", ("namespaces",), READ, why="A namespace may set the delete policy of its objects."),
-        Right("apps", ("deployments",), ("list",), why="Finds out whether the operator of an external system runs."),
-        Right(
-            "",
-            ("secrets",),
+        Right.on(NAMESPACES, READ, why="A namespace may set the delete policy of its objects."),
+        Right.on(DEPLOYMENTS, ("list",), why="Finds out whether the operator of an external system runs."),
+        Right.on(
+            SECRETS,
             ("get",),
             why="An object may name the Secret with the credentials of its external system, in its own namespace.",
         ),

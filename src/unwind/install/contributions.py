@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from unwind.addons.manifests import ADDONS, SUMMARIES
 from unwind.api import names
-from unwind.api.resources import CLUSTER_ROLES, SECRETS, SERVICES
+from unwind.api.resources import (
+    CLUSTER_ROLES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LEASES,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+)
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.capi.manifests import ATTRIBUTION, GATING, HELD, MACHINE_GATES, REGISTERING
 from unwind.companions.manifests import CAAPH, FLUX, HELM, POLICIES
@@ -80,53 +90,33 @@ def _secrets(setting: Setting) -> list[dict[str, Any]]:
 MACHINERY = Contribution(
     name="machinery",
     everywhere=(
-        Right(
-            "apiextensions.k8s.io",
-            ("customresourcedefinitions",),
+        Right.on(
+            CUSTOM_RESOURCE_DEFINITIONS,
             READ,
             why="Waits for the CRDs of the kinds that it watches, which may come and go.",
         ),
-        Right("", ("namespaces",), ("get",), ("kube-system",), why="Its uid identifies the cluster."),
+        Right.on(NAMESPACES, ("get",), names=("kube-system",), why="Its uid identifies the cluster."),
         Right("events.k8s.io", ("events",), ("create", "patch"), why="Reports Events on the objects concerned."),
-        Right(
-            "authentication.k8s.io",
-            ("tokenreviews",),
-            ("create",),
-            why="Finds out who reads the metrics (`--secure-metrics`).",
-        ),
-        Right(
-            "authorization.k8s.io",
-            ("subjectaccessreviews",),
-            ("create",),
-            why="Finds out who may read the metrics (`--secure-metrics`).",
-        ),
+        Right.on(TOKEN_REVIEWS, ("create",), why="Finds out who reads the metrics (`--secure-metrics`)."),
+        Right.on(SUBJECT_ACCESS_REVIEWS, ("create",), why="Finds out who may read the metrics (`--secure-metrics`)."),
     ),
     at_home=(
-        Right(
-            "coordination.k8s.io",
-            ("leases",),
-            (*READ, "create", "patch", "delete"),
-            why="Divides the work between the replicas.",
+        Right.on(LEASES, (*READ, "create", "patch", "delete"), why="Divides the work between the replicas."),
+        Right.on(
+            PODS, ("list", "watch"), why="The Pod of a replica proves that it has ended, before its Leases expire."
         ),
-        Right(
-            "",
-            ("pods",),
-            ("list", "watch"),
-            why="The Pod of a replica proves that it has ended, before its Leases expire.",
-        ),
-        Right(
-            "",
-            ("secrets",),
+        Right.on(
+            SECRETS,
             (*READ, "create"),
             why="Its certificate and keys, and what an administrator put there: credentials of external systems, and"
             " signing keys of notifications.",
         ),
-        Right("", ("secrets",), ("patch",), (CERTIFICATE, path_keys.NAME), why="Renews its certificate and keys."),
-        Right(
-            "",
-            ("services/proxy",),
+        Right.on(SECRETS, ("patch",), names=(CERTIFICATE, path_keys.NAME), why="Renews its certificate and keys."),
+        Right.on(
+            SERVICES,
             ("get",),
-            (SERVICE_PORT,),
+            sub="proxy",
+            names=(SERVICE_PORT,),
             why="Registers its webhooks only when a replica answers through the Service (`--check-service`).",
         ),
     ),
@@ -145,9 +135,8 @@ RIVALS = Contribution(
             ("list",),
             why="With `addons` or `karmada`: does not start while a conflicting controller is running.",
         ),
-        Right(
-            "coordination.k8s.io",
-            ("leases",),
+        Right.on(
+            LEASES,
             ("list",),
             why="With `addons` or `karmada`: does not start while a conflicting controller holds a Lease.",
         ),

@@ -164,11 +164,10 @@ def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right
     """
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
     return [
-        Right(
-            kind.group,
-            (kind.plural,),
+        Right.on(
+            kind,
             ("get", "create", "patch"),
-            tuple(item["metadata"]["name"] for item in found),
+            names=tuple(item["metadata"]["name"] for item in found),
             why="Restores its admission policies, which no policy can protect.",
         )
         for kind, found in zip(kinds, policies(setting, register), strict=True)

@@ -68,7 +68,7 @@ def _rights(setting: Setting) -> list[Object]:
         *_deleting(setting),
     ]
     at_home = [
-        Right(DEPLOYMENTS.group, (DEPLOYMENTS.plural,), ("get", "patch"), (MANAGER,)),
+        Right.on(DEPLOYMENTS, ("get", "patch"), names=(MANAGER,)),
         Right("", (CONFIG_MAPS.plural,), ("get", "delete"), (REGISTRATION,)),
         # The registration is created again if the uninstallation is refused after it was deleted.
         Right("", (CONFIG_MAPS.plural,), ("create",)),
@@ -102,7 +102,7 @@ def _deleting(setting: Setting) -> list[Right]:
     rights, whole = [], everything(msgspec.structs.replace(setting, features=ALL))
     for resource in _DELETED:
         found = {item["metadata"]["name"] for item in whole if resource_of(item) == resource}
-        rights.append(Right(resource.group, (resource.plural,), ("get", "delete"), tuple(sorted(found))))
+        rights.append(Right.on(resource, ("get", "delete"), names=tuple(sorted(found))))
     return rights
 
 

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from unwind.api import karmada
 from unwind.api.features import Feature
+from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.rights import READ, Contribution, Right
 
 MEMBERS = Contribution(
     name="members",
     features=frozenset({Feature.KARMADA}),
     everywhere=(
-        Right(
-            karmada.CLUSTERS.group,
-            ("clusters",),
+        Right.on(
+            karmada.CLUSTERS,
             (*READ, "patch"),
             why="Watches member Clusters, and sets its finalizer, taints and the user who requested the deletion.",
         ),
-        Right(karmada.CLUSTERS.group, ("clusters/status",), ("patch",), why="Reports the health of members."),
-        Right(
-            karmada.WORKS.group,
-            ("works",),
+        Right.on(karmada.CLUSTERS, ("patch",), sub="status", why="Reports the health of members."),
+        Right.on(
+            karmada.WORKS,
             (*READ, "patch", "delete"),
             why="Deploys Works; unjoin sets its finalizer on them and deletes them.",
         ),
-        Right(karmada.WORKS.group, ("works/status",), ("patch",), why="Reports what was deployed."),
-        Right(
-            "",
-            ("namespaces",),
+        Right.on(karmada.WORKS, ("patch",), sub="status", why="Reports what was deployed."),
+        Right.on(
+            NAMESPACES,
             (*READ, "create", "delete"),
             why="Each member has a namespace for its Works: it is recreated if missing, and deleted after them. Its"
             " name depends on the member, so that RBAC cannot restrict it.",
         ),
-        Right(
-            "",
-            ("secrets",),
+        Right.on(
+            SECRETS,
             (*READ, "patch"),
             why="A member Cluster names the Secret with its credentials, in any namespace. The finalizer of Unwind"
             " keeps the Secret until the member is unjoined, and tokens are renewed in it.",

@@ -112,26 +112,23 @@ def _own_objects(setting: Setting) -> list[Right]:
     return [
         # The right to write these objects controls every write in the cluster, so it is for our names only. That covers
         # creation as well, because server-side apply names the object.
-        Right(made.group, (made.plural,), ("create", "patch"), ours, why="Creates and restores its policies."),
-        Right(
-            bindings.group,
-            (bindings.plural,),
+        Right.on(made, ("create", "patch"), names=ours, why="Creates and restores its policies."),
+        Right.on(
+            bindings,
             ("create", "patch", "delete"),
-            ours,
+            names=ours,
             why="Binds its policies, and removes the bindings when the feature gate is off.",
         ),
-        Right(
-            bindings.group,
-            (bindings.plural,),
+        Right.on(
+            bindings,
             ("delete",),
-            tuple(sorted(retired_policies(home))),
+            names=tuple(sorted(retired_policies(home))),
             why="Removes the bindings of policies of earlier versions.",
         ),
-        Right(
-            asking.group,
-            (asking.plural,),
+        Right.on(
+            asking,
             ("create", "patch", "delete"),
-            (protection_rules(home),),
+            names=(protection_rules(home),),
             why="Creates and restores its webhook configuration, and removes it when the feature gate is off.",
         ),
         *_reading(setting),
