@@ -35,6 +35,12 @@ Kubeconfig = Annotated[
 ]
 Context = Annotated[str | None, Parameter(help="The kubeconfig context; default: the current context.")]
 Namespace = Annotated[str, Parameter(help="The namespace that Unwind is installed in.")]
+InstalledNamespace = Annotated[Namespace, Parameter(env_var="UNWIND_NAMESPACE")]
+Flag = Annotated[bool, Parameter(negative="")]
+"""An option without a value, and without --no-…."""
+Yes = Annotated[Flag, Parameter(help="Do not ask for confirmation.")]
+OUTPUT = Parameter(name=["--output", "-o"], help="Output format.")
+Output = Annotated[Literal["table", "json"], OUTPUT]
 
 _CLUSTERS = ("cluster", "clusters")
 
@@ -79,10 +85,7 @@ Target = Annotated[
 Place = Annotated[
     str | None, Parameter(name=["--namespace", "-n"], help="The namespace of the target; default: that of the context.")
 ]
-Home = Annotated[
-    str,
-    Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in."),
-]
+Home = Annotated[InstalledNamespace, Parameter(name="--unwind-namespace")]
 Volumes = Annotated[
     Literal["Delete", "Retain"],
     Parameter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -13,10 +13,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import CANCEL_REASON_ANNOTATION, CANCEL_REASON_BY_ANNOTATION
 from unwind.api.unwind import REASON_LENGTH, TEARDOWNS, Cancellation, Cause, Phase, Teardown
 from unwind.cli import console, teardowns
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Kubeconfig, Output
 from unwind.cli.release import RELEASABLE
 from unwind.cli.status import seconds_of
 from unwind.errors import TimedOutError, UnwindError, UsageError
@@ -77,7 +74,7 @@ async def cancel(
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str, Parameter(help="How long to wait for the manager to stop the deletion, then exit with 3.")
     ] = "2m",
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:

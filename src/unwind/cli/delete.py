@@ -17,8 +17,10 @@ from unwind.capi.gate_policies import DELETIONS
 from unwind.cli import console, helm_releases, plan
 from unwind.cli.arguments import (
     Context,
+    Flag,
     Home,
     Kubeconfig,
+    Output,
     Place,
     Target,
     Volumes,
@@ -54,27 +56,22 @@ async def delete(
     *,
     namespace: Place = None,
     cluster: helm_releases.OnCluster = None,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="Print the plan and whether it would be refused; delete nothing.")
-    ] = False,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[Flag, Parameter(help="Print the plan and whether it would be refused; delete nothing.")] = False,
+    yes: Annotated[Flag, Parameter(name=["--yes", "-y"], help="Do not ask for confirmation.")] = False,
     max_objects: Annotated[
         int | None,
         Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would be deleted."),
     ] = None,
     volumes: Volumes = "Retain",
     drain_only: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Only for a Cluster of Cluster API, which stays: delete what TeardownPolicies drain from it.",
-        ),
+        Flag,
+        Parameter(help="Only for a Cluster of Cluster API, which stays: delete what TeardownPolicies drain from it."),
     ] = False,
     wait: Annotated[bool, Parameter(help="Wait until the target is gone.")] = True,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str | None, Parameter(help="How long to wait (90s, 10m), then exit with 3; the deletion continues.")
     ] = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from unwind.api.resources import Resource
 from unwind.cli import console
+from unwind.cli.arguments import Output
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import PermanentError
@@ -39,7 +40,7 @@ async def deleters(
     ] = None,
     /,
     *,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
 ) -> None:
     """List the deleters in the order in which they run. Each deleter handles the object or passes it to the next.
 

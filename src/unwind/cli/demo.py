@@ -10,10 +10,7 @@ from cyclopts import Parameter
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, Kubeconfig
 from unwind.cli.local import BuildProgress
 from unwind.demo import cluster_objects, cluster_stage, cluster_story, story
 from unwind.demo.cluster_objects import DemoRun
@@ -26,19 +23,12 @@ async def demo(
     *,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    yes: Annotated[
-        bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask before the cluster is changed.")
-    ] = False,
-    no_input: Annotated[
-        bool, Parameter(name="--no-input", negative="", help="Continue automatically after a few seconds.")
-    ] = False,
+    yes: Annotated[Flag, Parameter(name=["--yes", "-y"], help="Do not ask before the cluster is changed.")] = False,
+    no_input: Annotated[Flag, Parameter(name="--no-input", help="Continue automatically after a few seconds.")] = False,
     keep: Annotated[
-        bool,
-        Parameter(negative="", help="Keep the control plane running at the end, with another cluster, until Ctrl-C."),
+        Flag, Parameter(help="Keep the control plane running at the end, with another cluster, until Ctrl-C.")
     ] = False,
-    clean_up: Annotated[
-        bool, Parameter(negative="", help="Delete what an interrupted demo left on an existing cluster.")
-    ] = False,
+    clean_up: Annotated[Flag, Parameter(help="Delete what an interrupted demo left on an existing cluster.")] = False,
 ) -> None:
     """Show what Unwind does. Takes about a minute.
 

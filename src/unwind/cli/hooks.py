@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -14,17 +14,14 @@ from unwind.addons.builtin_rules import KNOWN
 from unwind.api.capi import MACHINES, MACHINES_V1BETA1
 from unwind.api.hooks import Hook
 from unwind.api.names import CLUSTER_NAME_LABEL, DISARM_FIELD_MANAGER
-from unwind.api.resources import Resource  # noqa: TC001 - cyclopts reads the annotations
+from unwind.api.resources import Resource
 from unwind.api.rights import HOME
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookRegistry, installed
 from unwind.capi.machine_caches import is_armed
 from unwind.capi.machine_gate_controller import set_annotation
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, Kubeconfig, Output
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -72,7 +69,7 @@ async def list_hooks(
         str,
         Parameter(env_var="UNWIND_FEATURE_GATES", help="The feature gates of the manager: NAME=true,NAME=false."),
     ] = "",
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
     namespace: Annotated[str, Parameter(help="The namespace that Unwind is installed in.")] = HOME,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -141,8 +138,7 @@ async def disarm(
     /,
     *,
     all_clusters: Annotated[
-        bool,
-        Parameter(name="--all", negative="", help="The Machines of every Cluster, also if it is gone."),
+        Flag, Parameter(name="--all", help="The Machines of every Cluster, also if it is gone.")
     ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

@@ -14,7 +14,7 @@ from unwind.api.features import DEFAULT, Feature, parse, written
 from unwind.api.rights import HOME, Setting
 from unwind.api.workload import ManagerWorkload
 from unwind.cli import console
-from unwind.cli.arguments import Context, Kubeconfig, Namespace, words
+from unwind.cli.arguments import OUTPUT, Context, Flag, Kubeconfig, Namespace, words
 from unwind.errors import UsageError
 from unwind.install import install as installing
 from unwind.install.manifests import crds as crd_manifests
@@ -63,8 +63,7 @@ async def install(
         Parameter(negative="", help="A setting for hook rules, as key=value; may be repeated."),
     ] = None,
     inject_ca_from_secret: Annotated[
-        bool,
-        Parameter(negative="", help="Let Cluster API inject the CA bundle from the manager's Secret."),
+        Flag, Parameter(help="Let Cluster API inject the CA bundle from the manager's Secret.")
     ] = False,
     authorized_groups: Annotated[
         str | None,
@@ -73,26 +72,22 @@ async def install(
             " before the CRD is deleted; default: all groups."
         ),
     ] = None,
-    adopt_crds: Annotated[
-        bool, Parameter(negative="", help="Add missing fields to CRDs that another system installed.")
-    ] = False,
+    adopt_crds: Annotated[Flag, Parameter(help="Add missing fields to CRDs that another system installed.")] = False,
     accept_shadowing: Annotated[
-        bool,
+        Flag,
         Parameter(
             env_var="UNWIND_ACCEPT_SHADOWING",
-            negative="",
             help="Install Karmada's Clusters beside Cluster API's: `kubectl get clusters` then means Karmada's.",
         ),
     ] = False,
     rotate_path: Annotated[
-        bool,
+        Flag,
         Parameter(
-            negative="",
-            help="Replace the secret segments of the webhook and hook paths; the old ones are accepted for 10 minutes.",
+            help="Replace the secret segments of the webhook and hook paths; the old ones are accepted for 10 minutes."
         ),
     ] = False,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print the manifests without contacting a cluster.")] = False,
-    output: Annotated[console.DocumentFormat | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
+    dry_run: Annotated[Flag, Parameter(help="Print the manifests without contacting a cluster.")] = False,
+    output: Annotated[console.DocumentFormat | None, OUTPUT] = None,
 ) -> None:
     """Install the namespace, CRDs, RBAC rules and policies in a cluster, or upgrade them.
 
@@ -168,7 +163,7 @@ def _warn(line: str) -> None:
 def crds(
     *,
     group: Annotated[str | None, Parameter(help="Print only the CRDs of this API group.")] = None,
-    output: Annotated[console.DocumentFormat, Parameter(name=["--output", "-o"], help="Output format.")] = "yaml",
+    output: Annotated[console.DocumentFormat, OUTPUT] = "yaml",
 ) -> None:
     """Print the CustomResourceDefinitions: `unwind crds | kubectl apply --server-side -f -`."""
     if group is not None and group not in api_groups():

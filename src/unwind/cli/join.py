@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -11,10 +11,7 @@ from cyclopts import Parameter
 from unwind.api import names
 from unwind.api.karmada import RemoveStrategy
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import OUTPUT, Context, Flag, Kubeconfig
 from unwind.errors import UnwindError
 from unwind.karmada import join as karmada_join
 from unwind.karmada.join_objects import JoinOptions
@@ -45,9 +42,9 @@ async def join(
         Parameter(help="Whether unjoin keeps the member's objects (Needless) or must remove them first (Required)."),
     ] = None,
     dry_run: Annotated[
-        bool, Parameter(negative="", help="Print the objects that would be created, those in the member first.")
+        Flag, Parameter(help="Print the objects that would be created, those in the member first.")
     ] = False,
-    output: Annotated[console.DocumentFormat | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
+    output: Annotated[console.DocumentFormat | None, OUTPUT] = None,
 ) -> None:
     """Join a cluster: create a ServiceAccount in it, and a Cluster with its credentials in the control plane.
 

@@ -16,14 +16,8 @@ from unwind.api.meta import ObjectRef, find
 from unwind.api.names import SET_ASIDE_ANNOTATION, ConditionType
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
 from unwind.cli import console, teardowns
-from unwind.cli.archives import (
-    ArchiveOption,
-    read_archive,
-)
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.archives import ArchiveOption, read_archive
+from unwind.cli.arguments import OUTPUT, Context, Flag, Kubeconfig
 from unwind.drain import rules
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
@@ -115,9 +109,9 @@ async def ledger(
         str | None, Parameter(name=["--namespace", "-n"], help="Show only clusters in this namespace.")
     ] = None,
     costs: Annotated[
-        bool, Parameter(negative="", help="Show only objects that cost money: load balancers, volumes, node pools.")
+        Flag, Parameter(help="Show only objects that cost money: load balancers, volumes, node pools.")
     ] = False,
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Annotated[Form, OUTPUT] = "table",
     archive: ArchiveOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 from cyclopts import App, Parameter
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from unwind.cli import console
+from unwind.cli.arguments import Flag, Output
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
@@ -115,7 +116,6 @@ Kubernetes = Annotated[
         "binaries from elsewhere, whose version is not known, are not used. Default: UNWIND_KUBERNETES."
     ),
 ]
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 
 @local.command
@@ -145,10 +145,7 @@ async def up(
     ] = None,
     kubernetes: Kubernetes = "",
     foreground: Annotated[
-        bool,
-        Parameter(
-            negative="", help="Run in the foreground; stop the control plane when this process or its parent ends."
-        ),
+        Flag, Parameter(help="Run in the foreground; stop the control plane when this process or its parent ends.")
     ] = False,
     output: Output = "table",
 ) -> None:
@@ -177,7 +174,7 @@ async def up(
 async def down(
     *,
     name: Name = "default",
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Stop all control planes.")] = False,
+    all_: Annotated[Flag, Parameter(name="--all", help="Stop all control planes.")] = False,
     output: Output = "table",
 ) -> None:
     """Stop a control plane and delete its files."""
@@ -221,7 +218,7 @@ def kubeconfig(
     *,
     name: Name = "default",
     member: Annotated[str | None, Parameter(help="The member cluster; default: the management cluster.")] = None,
-    path: Annotated[bool, Parameter(negative="", help="Print the path of the file instead of its content.")] = False,
+    path: Annotated[Flag, Parameter(help="Print the path of the file instead of its content.")] = False,
 ) -> None:
     """Print the kubeconfig of a cluster: `export KUBECONFIG=$(unwind local kubeconfig --path)`."""
     clusters = _clusters(supervisor.existing_plane(name))
@@ -243,8 +240,7 @@ async def cluster(
     member: Annotated[str, Parameter(help="The member to use as its workload cluster.")] = "member-1",
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="The namespace of the Cluster.")] = "default",
     by_hand: Annotated[
-        bool,
-        Parameter(negative="", help="Create it without a ClusterClass; Cluster API calls no hooks for such a Cluster."),
+        Flag, Parameter(help="Create it without a ClusterClass; Cluster API calls no hooks for such a Cluster.")
     ] = False,
     output: Output = "table",
 ) -> None:
@@ -275,11 +271,10 @@ async def cluster(
 async def build(
     *,
     companions: Annotated[
-        bool,
+        Flag,
         Parameter(
-            negative="",
             help="Also build the controllers that Unwind is tested beside: CAAPH, kubeadm-control-plane,"
-            " kustomize-controller, helm-controller.",
+            " kustomize-controller, helm-controller."
         ),
     ] = False,
     kubernetes: Kubernetes = "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotation
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from unwind.api.rights import HOME
 from unwind.api.unwind import Effort
 from unwind.cli import console, helm_releases, policies
 from unwind.cli.arguments import (
+    OUTPUT,
     Context,
     Home,
     Kubeconfig,
@@ -70,7 +71,7 @@ async def plan(
     namespace: Place = None,
     cluster: helm_releases.OnCluster = None,
     volumes: Volumes = "Retain",
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Annotated[Form, OUTPUT] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -14,11 +14,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import DELETE_PROTECTION_LABEL, PROTECT_FIELD_MANAGER
 from unwind.api.resources import PERSISTENT_VOLUMES
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-    Place,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, Kubeconfig, Output, Place
 from unwind.errors import UnwindError
 from unwind.install import protection_enforcement
 from unwind.install.protection_enforcement import Enforced, enforced
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
 Target = Annotated[
     str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
 ]
-Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 OnCluster = Annotated[
     str | None,
@@ -87,13 +82,10 @@ async def protect(
     *,
     namespace: Place = None,
     cascading: Annotated[
-        bool,
-        Parameter(
-            negative="", help="Protect only while something depends on it: replicas, Pods, volumes, custom resources."
-        ),
+        Flag, Parameter(help="Protect only while something depends on it: replicas, Pods, volumes, custom resources.")
     ] = False,
     cluster: OnCluster = None,
-    output: Form = "table",
+    output: Output = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -142,7 +134,7 @@ async def unprotect(
     *,
     namespace: Place = None,
     cluster: OnCluster = None,
-    output: Form = "table",
+    output: Output = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:

@@ -18,10 +18,7 @@ from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, StepState, Teardown
 from unwind.cli import console, teardowns
 from unwind.cli import ledger as ledgers
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Kubeconfig, Yes
 from unwind.cli.status import seconds_of
 from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -80,7 +77,7 @@ async def release(
     namespace: Annotated[
         str | None, Parameter(name=["--namespace", "-n"], help="The namespace of the cluster.")
     ] = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str, Parameter(help="How long to wait for the manager to release it, then exit with 3.")
     ] = "2m",

@@ -13,7 +13,7 @@ from unwind.api.annotation_values import DeletePolicy
 from unwind.api.features import Feature, parse
 from unwind.api.fields import Unknown
 from unwind.api.rights import HOME
-from unwind.cli.arguments import duration, words
+from unwind.cli.arguments import Flag, InstalledNamespace, duration, words
 from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
 from unwind.manager import feature_gates as gates
@@ -37,9 +37,7 @@ def run(
     context: Annotated[
         str | None, Parameter(env_var="UNWIND_CONTEXT", help="The kubeconfig context; default: the current context.")
     ] = None,
-    namespace: Annotated[
-        str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in.")
-    ] = HOME,
+    namespace: InstalledNamespace = HOME,
     listen: Annotated[
         str, Parameter(env_var="UNWIND_LISTEN", help="HTTPS address for webhooks and lifecycle hooks.")
     ] = "0.0.0.0:9443",
@@ -47,10 +45,9 @@ def run(
         str, Parameter(env_var="UNWIND_METRICS_LISTEN", help="HTTP address for /healthz, /readyz and /metrics.")
     ] = "0.0.0.0:8080",
     secure_metrics: Annotated[
-        bool,
+        Flag,
         Parameter(
             env_var="UNWIND_SECURE_METRICS",
-            negative="",
             help="Serve --metrics-listen over HTTPS, and /metrics only for tokens that may get the nonResourceURL.",
         ),
     ] = False,

@@ -16,14 +16,8 @@ from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.cli import arguments, console, teardowns
-from unwind.cli.archives import (
-    ArchiveOption,
-    read_archive,
-)
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.archives import ArchiveOption, read_archive
+from unwind.cli.arguments import Context, Flag, Kubeconfig
 from unwind.errors import TimedOutError, UnwindError, UsageError
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
@@ -63,22 +57,13 @@ async def status(
         str | None, Parameter(name=["--namespace", "-n"], help="Show only targets in this namespace.")
     ] = None,
     watch: Annotated[
-        bool,
-        Parameter(
-            name=["--watch", "-w"],
-            negative="",
-            help="Watch for changes; with CLUSTER, until its teardown is finished.",
-        ),
+        Flag, Parameter(name=["--watch", "-w"], help="Watch for changes; with CLUSTER, until its teardown is finished.")
     ] = False,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str | None, Parameter(help="With --watch: stop after this duration (90s, 10m) and exit with 3.")
     ] = None,
     timeline: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="With CLUSTER: show how long each step took, what it waited for, and the critical path.",
-        ),
+        Flag, Parameter(help="With CLUSTER: show how long each step took, what it waited for, and the critical path.")
     ] = False,
     output: Annotated[
         Form, Parameter(name=["--output", "-o"], help="Output format; svg draws the --timeline of one teardown.")

@@ -6,17 +6,14 @@ import asyncio
 import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from unwind.api.resources import DEPLOYMENTS
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, InstalledNamespace, Kubeconfig, Output, Yes
 from unwind.errors import UnwindError
 from unwind.install import uninstall as uninstalling
 from unwind.install import uninstall_preconditions
@@ -35,31 +32,22 @@ async def uninstall(
     *,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    namespace: Annotated[
-        str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in.")
-    ] = HOME,
+    namespace: InstalledNamespace = HOME,
     delete_crds: Annotated[
-        bool,
-        Parameter(
-            negative="", help="Delete Unwind's CRDs even if custom resources exist, which are deleted with them."
-        ),
+        Flag, Parameter(help="Delete Unwind's CRDs even if custom resources exist, which are deleted with them.")
     ] = False,
     leave_addons: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="Uninstall although objects are deployed that must be removed before their cluster is deleted.",
-        ),
+        Flag,
+        Parameter(help="Uninstall although objects are deployed that must be removed before their cluster is deleted."),
     ] = False,
     in_cluster: Annotated[
-        bool,
+        Flag,
         Parameter(
-            negative="",
-            help="Delete only what the manager created, as the chart does before `helm uninstall` deletes the rest.",
+            help="Delete only what the manager created, as the chart does before `helm uninstall` deletes the rest."
         ),
     ] = False,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask for confirmation.")] = False,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    yes: Yes = False,
+    output: Output = "table",
 ) -> None:
     """Remove what install created, and Unwind's finalizers from all objects.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -14,11 +14,7 @@ from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
 from unwind.cli import console, ledger, plan, teardowns
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Home,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, Home, Kubeconfig, Output
 from unwind.cli.join import join_way
 from unwind.cli.status import seconds_of
 from unwind.cli.teardowns import TeardownFollower
@@ -80,19 +76,16 @@ async def unjoin(
     *,
     wait: Annotated[str, Parameter(help="How long to wait (60s, 10m); the unjoin continues afterwards.")] = "60s",
     force: Annotated[
-        bool,
-        Parameter(negative="", help="Force-release it now with its objects in place; the ledger records each object."),
+        Flag, Parameter(help="Force-release it now with its objects in place; the ledger records each object.")
     ] = False,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="Print what would be removed and what would be kept.")
-    ] = False,
+    dry_run: Annotated[Flag, Parameter(help="Print what would be removed and what would be kept.")] = False,
     cluster_kubeconfig: Annotated[
         Path | None, Parameter(help="A kubeconfig file of the member, to remove Unwind's credentials from it.")
     ] = None,
     cluster_context: Annotated[
         str | None, Parameter(help="The context in --cluster-kubeconfig; default: its current context.")
     ] = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,

@@ -14,11 +14,7 @@ from unwind.api.names import VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-    Namespace,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import OUTPUT, Context, Flag, Kubeconfig, Namespace
 from unwind.errors import UnwindError
 from unwind.install.running_managers import lease_held
 from unwind.kube import kubeconfig as kubeconfigs
@@ -58,12 +54,9 @@ async def version(
     *,
     namespace: Namespace = HOME,
     client_only: Annotated[
-        bool,
-        Parameter(name="--client", negative="", help="Show the client version only, without contacting a cluster."),
+        Flag, Parameter(name="--client", help="Show the client version only, without contacting a cluster.")
     ] = False,
-    output: Annotated[
-        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="Output format.")
-    ] = "table",
+    output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:

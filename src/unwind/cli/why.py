@@ -6,17 +6,14 @@ import shlex
 import sys
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
 from unwind.cli import arguments, console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Flag, Kubeconfig, Output
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import discovery
@@ -56,10 +53,9 @@ async def why(
     /,
     *,
     stuck: Annotated[
-        bool,
-        Parameter(negative="", help="Instead of one object: everything that has been terminating for a while."),
+        Flag, Parameter(help="Instead of one object: everything that has been terminating for a while.")
     ] = False,
-    all_clusters: Annotated[bool, Parameter(negative="", help="With --stuck: also on all member clusters.")] = False,
+    all_clusters: Annotated[Flag, Parameter(help="With --stuck: also on all member clusters.")] = False,
     older_than: Annotated[
         str | None, Parameter(help="With --stuck: what has been terminating for longer (90s, 2h); default: 10m.")
     ] = None,
@@ -70,7 +66,7 @@ async def why(
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Explain why an object is not gone or cannot be deleted, who must act, and which command unblocks it.
 

@@ -17,11 +17,7 @@ from cyclopts import Parameter
 
 from unwind.api.rights import HOME
 from unwind.cli import console
-from unwind.cli.arguments import (
-    Context,  # noqa: TC001 - cyclopts reads the annotations
-    Home,  # noqa: TC001 - cyclopts reads the annotations
-    Kubeconfig,  # noqa: TC001 - cyclopts reads the annotations
-)
+from unwind.cli.arguments import Context, Home, Kubeconfig
 from unwind.cli.why import kubectl_options
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig as kubeconfigs

@@ -16,49 +16,36 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
+import msgspec
 
 from unwind import logs
 from unwind.api import annotation_values
 from unwind.api.fields import Unknown
-from unwind.server.routes import Request, Response, refusal
+from unwind.server.routes import Request, Response, Route, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from unwind.server.listener import Listener
-    from unwind.server.routes import Route
 
 
 # One request on a connection, and its response.
 
 
-class Exchange:
+class Exchange(msgspec.Struct, kw_only=True):
     """A request whose headers were received, and its response."""
 
-    __slots__ = ("answered", "began", "body", "headers", "held", "keep_alive", "method", "query", "route", "until")
-
-    def __init__(
-        self,
-        *,
-        began: float,
-        method: str,
-        query: bytes,
-        headers: dict[bytes, bytes],
-        route: Route | None,
-        until: float,
-        keep_alive: bool,
-    ) -> None:
-        self.began = began
-        self.method = method
-        self.query = query
-        self.headers = headers
-        self.route = route
-        self.until = until
-        self.keep_alive = keep_alive
-        self.body: bytes | bytearray = b""
-        self.held = 0
-        """The accounted bytes of the body."""
-        self.answered = False
+    began: float
+    method: str
+    query: bytes
+    headers: dict[bytes, bytes]
+    route: Route | None
+    until: float
+    keep_alive: bool
+    body: bytes | bytearray = b""
+    held: int = 0
+    """The accounted bytes of the body."""
+    answered: bool = False
 
 
 @lru_cache(maxsize=256)
