@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from unwind.errors import UnwindError
 
@@ -59,6 +59,19 @@ async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
     return done
+
+
+class Runs(Protocol):
+    """Runs until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
+async def run_all(*parts: Runs) -> None:
+    """Run all of them until cancelled; the failure of one ends the others."""
+    async with asyncio.TaskGroup() as tasks:
+        for part in parts:
+            tasks.create_task(part.run())
 
 
 class SingleFlight(Generic[T]):

@@ -25,7 +25,6 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.kube import decoding
 from unwind.kube.decoding import Key, View
-from unwind.kube.informers import Informer, InformerFactory
 from unwind.members.cluster_caches import ClusterCaches
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client
+    from unwind.kube.informers import Informer, InformerFactory
     from unwind.members.targets import AddonTarget, ClusterKey
 
 T = TypeVar("T")
@@ -77,9 +77,10 @@ class AddonCaches(ClusterCaches):
         self._reading_profiles: SingleFlight[dict[str, SeenProfile]] = SingleFlight()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
         self.profiles = self._informer(client, _profile_view(PROFILES), clock)
-        self.summaries: Informer[ClusterSummary] = Informer(
+        self.summaries = self._informer(
             client,
             decoding.typed(CLUSTER_SUMMARIES, ClusterSummary),
+            clock,
             indexes={
                 "cluster": _in_place(lambda it: (cluster_summaries.cluster_of(it),)),
                 "profile": _in_place(lambda it: (cluster_summaries.profile_of(it),)),
@@ -90,9 +91,6 @@ class AddonCaches(ClusterCaches):
                 ),
                 "source": _in_place(lambda it: cluster_summaries.sources(it.spec)),
             },
-            clock=clock,
-            troubled=self._troubled(CLUSTER_SUMMARIES),
-            listed=self._listed,
         )
 
     @property

@@ -20,6 +20,7 @@ from unwind.api.meta import Reference
 from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
+from unwind.concurrency import run_all
 from unwind.kube.controller import Controller, fenced_queue
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
@@ -98,10 +99,7 @@ class ProfileController(Controller[ProfileKey]):
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run())
-            tasks.create_task(self._status_queue.run())
-            tasks.create_task(self._pairs.run())
+        await run_all(self._queue, self._status_queue, self._pairs)
 
     # Events
 

@@ -3,7 +3,6 @@ armed."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.capi import gate_arming, hook_protocol
 from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
+from unwind.concurrency import run_all
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -155,10 +155,7 @@ class ExtensionConfigController(RegistrationController):
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._extensions.run())
-            tasks.create_task(self._namespaces.run())
-            tasks.create_task(self._queue.run())
+        await run_all(self._extensions, self._namespaces, self._queue)
 
     # Events
 

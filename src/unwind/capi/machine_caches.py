@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from unwind.api.capi import MACHINE_POOLS, MACHINE_POOLS_V1BETA1, MACHINES, MACHINES_V1BETA1
 from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION
 from unwind.clock import SYSTEM
+from unwind.concurrency import run_all
 from unwind.kube import decoding
 from unwind.kube.decoding import Key, Metadata
 from unwind.kube.served_versions import ServedInformer
@@ -101,9 +101,7 @@ class MachineCaches:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._machines.run())
-            tasks.create_task(self._pools.run())
+        await run_all(self._machines, self._pools)
 
     def _changed(self, change: Change[Metadata]) -> None:
         old, new = change.old, change.new

@@ -13,7 +13,7 @@ from unwind.cli.ledger import LedgerRow, of_inventory
 from unwind.errors import UnwindError
 from unwind.install.running_managers import running_managers, start_manager
 from unwind.inventory.inventories import Inventories
-from unwind.kube.errors import ApiError
+from unwind.kube.errors import ForbiddenError
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
@@ -66,9 +66,7 @@ async def left_behind(client: Client, home: str, teardown: Teardown) -> tuple[Le
         return ()
     try:
         chunks = await Inventories(client, namespace=home).owned(step.object.uid for step in steps)
-    except ApiError as error:
-        if error.code != 403:
-            raise
+    except ForbiddenError as error:
         console.announce(f"cannot read the ledger of {teardown.status.left} objects left behind: {error}")
         return ()
     return tuple(left for chunk in chunks for left in of_inventory(chunk))

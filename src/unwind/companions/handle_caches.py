@@ -104,13 +104,11 @@ class HandleCaches(InformerSet):
         super().__init__()
         self._kinds = tuple(kinds)
         self._handles: dict[HandleKind, Informer[HandleObject]] = {
-            kind: Informer(
+            kind: self._informer(
                 client,
                 decoding.typed(kind.resource, HandleObject),
+                clock,
                 indexes={"cluster": _indexed(kind)},
-                clock=clock,
-                troubled=self._troubled(kind.resource),
-                listed=self._listed,
                 optional=True,  # a feature may be installed before its deployer
             )
             for kind in self._kinds

@@ -53,21 +53,10 @@ class PolicyCaches(InformerSet):
     def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
         """`informers`: those that the process shares."""
         super().__init__()
-        self.policies: Informer[TeardownPolicy] = Informer(
-            client,
-            decoding.typed(TEARDOWN_POLICIES, TeardownPolicy),
-            clock=clock,
-            troubled=self._troubled(TEARDOWN_POLICIES),
-            listed=self._listed,
-        )
+        self.policies = self._informer(client, decoding.typed(TEARDOWN_POLICIES, TeardownPolicy), clock)
         self.namespaces = (informers or InformerFactory(client, clock=clock)).metadata(
             NAMESPACES, troubled=self._troubled(NAMESPACES), listed=self._listed
         )
-
-    @property
-    def settled(self) -> bool:
-        """Whether all caches are synced."""
-        return all(informer.synced for informer in self._informers())
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
         """The labels of a namespace."""

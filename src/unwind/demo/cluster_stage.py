@@ -36,7 +36,14 @@ from unwind.install.running_managers import running_managers
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube import object_watch
 from unwind.kube.discovery import Discovery, Named
-from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnreachableError,
+)
 from unwind.kube.kubeconfig import Token
 from unwind.local.paths import Port
 from unwind.preview.cluster_preview import foresee
@@ -91,9 +98,7 @@ class ClusterStage:
     async def _refused(self, name: str, uid: str, *, dry_run: bool) -> str:
         try:
             await self.client.delete(NAMESPACES, name, uid=uid, dry_run=dry_run)
-        except ApiError as error:
-            if error.code != 403:
-                raise
+        except ForbiddenError as error:
             return error.status.message
         return ""
 

@@ -24,7 +24,7 @@ from unwind.demo.scenario import operate
 from unwind.errors import UnwindError
 from unwind.install.install import install
 from unwind.kube import object_watch
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from unwind.local import build, tools
 from unwind.local import plane as planes
 from unwind.local.build import equip
@@ -111,9 +111,7 @@ class DemoStage:
             while True:
                 try:
                     await self.client.delete(NAMESPACES, scenario.PROTECTED, uid=uid, dry_run=True)
-                except ApiError as error:
-                    if error.code != 403:
-                        raise
+                except ForbiddenError:
                     return
                 await asyncio.sleep(_LOOK_AGAIN)
 

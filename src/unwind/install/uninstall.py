@@ -36,7 +36,7 @@ from unwind.install.manifests import called, everything, resource_of
 from unwind.install.obsolete_objects import retired_rights
 from unwind.install.own_object_policies import kinds_name
 from unwind.install.running_managers import LEASE_PREFIX
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours
 
 if TYPE_CHECKING:
@@ -400,9 +400,7 @@ async def _refused(client: Client, resource: Resource, obj: Object, setting: Set
             await client.delete(resource, obj["metadata"]["name"], uid=obj["metadata"]["uid"], dry_run=True)
         except (NotFoundError, ConflictError):
             return ""
-        except ApiError as error:
-            if error.code != 403:
-                raise
+        except ForbiddenError as error:
             if ours not in error.status.message or asyncio.get_running_loop().time() > ends:
                 return error.status.message
             await asyncio.sleep(0.1)

@@ -32,9 +32,10 @@ class KarmadaCaches(InformerSet):
     def __init__(self, client: Client, *, informers: InformerFactory | None = None, clock: Clock = SYSTEM) -> None:
         """`informers`: those that the process shares."""
         super().__init__()
-        self.clusters: Informer[Cluster] = Informer(
+        self.clusters = self._informer(
             client,
             decoding.typed(CLUSTERS, Cluster),
+            clock,
             indexes={
                 # By Secret: a changed Secret may mean new credentials.
                 "secret": lambda it: (
@@ -42,30 +43,20 @@ class KarmadaCaches(InformerSet):
                 ),
                 "id": lambda it: (it.spec.id,) if it.spec.id else (),
             },
-            clock=clock,
-            troubled=self._troubled(CLUSTERS),
-            listed=self._listed,
         )
-        self.works: Informer[Work] = Informer(
+        self.works = self._informer(
             client,
             decoding.typed(WORKS, Work),
+            clock,
             indexes={
                 "namespace": lambda it: (it.metadata.namespace,),
                 "needs": lambda it: [Key(it.metadata.namespace, name) for name in needs(it)],
             },
-            clock=clock,
-            troubled=self._troubled(WORKS),
-            listed=self._listed,
         )
         self.namespaces = (informers or InformerFactory(client, clock=clock)).metadata(
             NAMESPACES, troubled=self._troubled(NAMESPACES), listed=self._listed
         )
         """Mainly for execution namespaces."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether all caches are synced. No object may be considered absent before that."""
-        return all(informer.synced for informer in self._informers())
 
     def cluster(self, name: str) -> Cluster | None:
         return self.clusters.cache.get(Key("", name))

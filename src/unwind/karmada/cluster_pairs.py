@@ -7,7 +7,6 @@ several Clusters claim the uid of one member, it is unknown which of them it is,
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from unwind.api.capi import Cluster as CapiCluster
 from unwind.api.karmada import CLUSTERS, Cluster, ClusterSyncMode
 from unwind.api.meta import is_true, ref_of
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION, ConditionType, EventReason
+from unwind.concurrency import run_all
 from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -144,9 +144,7 @@ class PairController(Controller[str]):
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run())
-            tasks.create_task(self._unidentified.run())
+        await run_all(self._queue, self._unidentified)
 
     # Events
 

@@ -58,6 +58,10 @@ class NotFoundError(ApiError):
         return names(self.status.details, resource, name)
 
 
+class ForbiddenError(ApiError):
+    """The client has no right to it (403)."""
+
+
 class ConflictError(ApiError):
     """A precondition failed: the object is not as the request expected (409, reason Conflict)."""
 
@@ -130,6 +134,8 @@ def error_of(code: int | None, body: bytes, *, request: str) -> ApiError:
     status = status_of(body)
     if status is None:
         text = " ".join(body[:200].decode(errors="replace").split())
-        return ApiError(APIStatus(code=code or 0, message=text), request=request)
+        status = APIStatus(code=code or 0, message=text)
+        return (ForbiddenError if status.code == 403 else ApiError)(status, request=request)
     status = msgspec.structs.replace(status, code=code or status.code)
-    return _BY_REASON.get(status.reason, ApiError)(status, request=request)
+    usual = ForbiddenError if status.code == 403 else ApiError
+    return _BY_REASON.get(status.reason, usual)(status, request=request)

@@ -11,6 +11,7 @@ import msgspec
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
+from unwind.concurrency import run_all
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer
 from unwind.kube.cache import Cache, Change, Store
@@ -457,17 +458,42 @@ class InformerSet:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self._informers():
-                tasks.create_task(informer.run())
+        await run_all(*self._informers())
 
     def subscribe(self, listed: Callable[[], None]) -> None:
         """Call `listed` when a cache has been synced."""
         self._told.append(listed)
 
+    @property
+    def settled(self) -> bool:
+        """Whether all caches are synced. No object may be considered absent before that."""
+        return all(informer.synced for informer in self._informers())
+
     def _informers(self) -> list[Informer[Any]]:
         """The informers of the set."""
         raise NotImplementedError
+
+    def _informer(
+        self,
+        client: Client,
+        view: View[T],
+        clock: Clock,
+        *,
+        namespace: str | None = None,
+        indexes: Mapping[str, Callable[[T], Iterable[Hashable]]] | None = None,
+        optional: bool = False,
+    ) -> Informer[T]:
+        """An informer of the set."""
+        return Informer(
+            client,
+            view,
+            namespace=namespace,
+            indexes=indexes,
+            clock=clock,
+            troubled=self._troubled(view.resource),
+            listed=self._listed,
+            optional=optional,
+        )
 
     def _listed(self) -> None:
         for told in self._told:

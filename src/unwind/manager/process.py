@@ -30,7 +30,7 @@ from unwind.errors import UnwindError
 from unwind.install import conflicting_controllers
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError
+from unwind.kube.errors import ForbiddenError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
@@ -354,9 +354,7 @@ async def _recorded_features(client: Client, namespace: str) -> Features:
     """The installed features; all if Unwind is not installed here, because nothing says which are wanted."""
     try:
         found = await recorded_features(client, namespace)
-    except ApiError as error:
-        if error.code != 403:
-            raise
+    except ForbiddenError as error:
         raise UnwindError(
             f"cannot read ConfigMap {namespace}/{REGISTRATION}: {error.status.message}",
             remedy="run `unwind install` for this namespace, or choose another one with --namespace",

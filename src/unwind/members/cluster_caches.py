@@ -15,7 +15,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.kube import decoding
 from unwind.kube.cache import Change
-from unwind.kube.decoding import Key, View
+from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.informers import Informer, InformerFactory, InformerSet
 from unwind.kube.served_versions import ServedVersions
@@ -163,24 +163,20 @@ class ClusterCaches(InformerSet):
         self._with_sveltos_clusters = sveltos_clusters
         self._followers: list[Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]] = []
         self._reading_targets: SingleFlight[AddonTarget | None] = SingleFlight()
-        self.sveltos_clusters: Informer[SveltosCluster] = Informer(
+        self.sveltos_clusters = self._informer(
             client,
             decoding.typed(SVELTOS_CLUSTERS, SveltosCluster),
+            clock,
             indexes={"label": lambda it: it.metadata.labels.items()},
-            clock=clock,
-            troubled=self._troubled(SVELTOS_CLUSTERS),
-            listed=self._listed,
         )
-        self.teardowns: Informer[Teardown] = Informer(
+        self.teardowns = self._informer(
             client,
             decoding.typed(TEARDOWNS, Teardown),
+            clock,
             indexes={
                 "target": lambda it: (Key(it.spec.target.namespace, it.spec.target.name),),
                 "uid": lambda it: (it.spec.target.uid,),
             },
-            clock=clock,
-            troubled=self._troubled(TEARDOWNS),
-            listed=self._listed,
         )
         self.clusters = CapiClusters(
             client,
@@ -294,13 +290,3 @@ class ClusterCaches(InformerSet):
     def _informers(self) -> list[Informer[Any]]:
         registered = [self.sveltos_clusters] if self._with_sveltos_clusters else []
         return [*registered, self.teardowns, *self.sources.values()]
-
-    def _informer(self, client: Client, view: View[T], clock: Clock, namespace: str | None = None) -> Informer[T]:
-        return Informer(
-            client,
-            view,
-            namespace=namespace,
-            clock=clock,
-            troubled=self._troubled(view.resource),
-            listed=self._listed,
-        )

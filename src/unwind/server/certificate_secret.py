@@ -24,7 +24,7 @@ from unwind.api.resources import SECRETS
 from unwind.certificates import CLOCK_SKEW, Authority, KeyPair, certificate_pem
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, NotFoundError
 from unwind.kube.object_watch import backoff, follow
 from unwind.server.manager_names import CERTIFICATE
 
@@ -307,9 +307,7 @@ class SharedCertificate:
                 f"cannot store the serving certificate: namespace {self._namespace!r} not found",
                 remedy="run `unwind install`, or choose another one with --namespace",
             ) from error
-        except ApiError as error:
-            if error.code != 403:
-                raise
+        except ForbiddenError as error:
             raise UnwindError(
                 f"cannot store the serving certificate in namespace {self._namespace!r}: {error.status.message}",
                 remedy="run `unwind install` for this namespace, or choose another one with --namespace",

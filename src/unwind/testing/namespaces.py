@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import ApiError, ForbiddenError, NotFoundError
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
@@ -40,9 +40,7 @@ async def delete_namespace(client: Client, name: str) -> None:
         while True:
             try:
                 await client.delete(NAMESPACES, name, uid=uid)
-            except ApiError as error:
-                if error.code != 403:
-                    raise
+            except ForbiddenError:
                 await asyncio.sleep(0.05)  # the policy does not see their absence yet
             else:
                 return
