@@ -23,7 +23,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import run_all
 from unwind.kube.controller import Controller, fenced_queue
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
+from unwind.kube.updates import IN_TIME, WORTH_TELLING, cached, revise
 from unwind.kube.workqueue import Queue
 from unwind.members.targets import ClusterKey, cluster_key
 from unwind.planning.dependency_graph import dependents, shortest_cycle
@@ -382,15 +382,7 @@ class ProfileController(Controller[ProfileKey]):
             await self._set_finalizers(key, profile, add=False)
 
     async def _set_finalizers(self, key: ProfileKey, profile: SeenProfile, *, add: bool) -> None:
-        informer, meta = self._caches.of_kind(key.kind), profile.metadata
-        read: Object = {
-            "name": meta.name,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "finalizers": list(meta.finalizers),
-        }
-        if meta.namespace:
-            read["namespace"] = meta.namespace
+        resource = self._caches.of_kind(key.kind).view.resource
 
         def change(now: Object) -> Object | None:
             there = now["metadata"].get("finalizers") or []
@@ -399,7 +391,7 @@ class ProfileController(Controller[ProfileKey]):
             left = [item for item in there if item != Finalizer.PROFILE]
             return {"metadata": {"finalizers": [*left, Finalizer.PROFILE.value] if add else left}}
 
-        await revise(self._client, informer.view.resource, {"metadata": read}, change)
+        await revise(self._client, resource, cached(profile.metadata), change)
 
     def _status_patch(self, key: ProfileKey, profile: SeenProfile) -> Object:
         """The fields of the status that are not as they should be: matching clusters and conditions."""

@@ -30,7 +30,7 @@ from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.informers import InformerFactory
-from unwind.kube.updates import revise
+from unwind.kube.updates import cached, revise
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import JITTER, Backoff, Queue
 
@@ -219,16 +219,7 @@ class ExternalController:
         return None
 
     async def _claim(self, kind: ExternalKindInformer, metadata: ObjectMeta) -> None:
-        # The cached object is enough: if it is stale, the patch fails with a conflict and is made again.
-        read: Object = {
-            "name": metadata.name,
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-            "finalizers": list(metadata.finalizers),
-        }
-        if metadata.namespace:
-            read["namespace"] = metadata.namespace
-        if await revise(self._client, kind.resource, {"metadata": read}, tracked_objects.claimed):
+        if await revise(self._client, kind.resource, cached(metadata), tracked_objects.claimed):
             kind.reports.claimed(ref_of(kind.resource, metadata))
 
     async def _delete(self, kind: ExternalKindInformer, target: ExternalTarget, metadata: ObjectMeta) -> float | None:

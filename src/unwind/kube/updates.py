@@ -58,17 +58,21 @@ async def revise(
                 raise
 
 
-async def set_finalizer(
-    client: Client, resource: Resource, meta: ObjectMeta, finalizer: str, *, wanted: bool
-) -> Object | None:
-    """Add or remove a finalizer of the object with this metadata; returns the object if it had to be changed."""
+def cached(meta: ObjectMeta) -> Object:
+    """An object of a cache, for `revise`: if the cache is stale, the patch fails with a conflict and is made again."""
     read: Object = {
         "name": meta.name,
-        "namespace": meta.namespace or None,
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,
         "finalizers": list(meta.finalizers),
     }
+    return {"metadata": read | {"namespace": meta.namespace} if meta.namespace else read}
+
+
+async def set_finalizer(
+    client: Client, resource: Resource, meta: ObjectMeta, finalizer: str, *, wanted: bool
+) -> Object | None:
+    """Add or remove a finalizer of the object with this metadata; returns the object if it had to be changed."""
 
     def change(now: Object) -> Object | None:
         have = now["metadata"].get("finalizers") or []
@@ -77,7 +81,7 @@ async def set_finalizer(
         left = [item for item in have if item != finalizer]
         return {"metadata": {"finalizers": [*left, str(finalizer)] if wanted else left}}
 
-    return await revise(client, resource, {"metadata": read}, change)
+    return await revise(client, resource, cached(meta), change)
 
 
 async def discard(
