@@ -88,7 +88,7 @@ def run(*arguments: str | Path, cwd: Path | None = None) -> str:
     ran = subprocess.run(
         arguments,
         cwd=cwd,
-        env=env | {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"},
+        env=env | {"NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=False,
