@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -56,6 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """The number of workers of `-n auto`."""
     return workers_here()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected, about a million objects, out of every later garbage collection."""
+    gc.freeze()
 
 
 # Rights that are granted must be used. The audit log of each plane is read at its end, in the process that has it.
