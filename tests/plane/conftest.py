@@ -13,11 +13,13 @@ from tests.plane.support.requested_deletions import Command, Room
 from tests.plane.support.teardown_records import Record
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.pods.agent import PodAgent
+from unwind.testing.plugin import another_member
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from image.build import Image
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
 
@@ -27,6 +29,13 @@ async def repository() -> AsyncIterator[ChartRepository]:
     """A server with the charts of `helm_steps`."""
     async with serving() as repository:
         yield repository
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def module_member(plane: Plane) -> AsyncIterator[LocalCluster]:
+    """A member for the tests of one module, which use different names. A start takes about three CPU seconds."""
+    async with another_member(plane) as member:
+        yield member
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

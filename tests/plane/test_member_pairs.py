@@ -149,8 +149,8 @@ async def capi_cluster(client: Client, cluster: LocalCluster, namespace: str) ->
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def required(plane: Plane, fresh_member: LocalCluster, namespace: str) -> AsyncIterator[PairScene]:
-    async with scene(plane, fresh_member, namespace, remove_strategy=REQUIRED) as it:
+async def required(plane: Plane, module_member: LocalCluster, namespace: str) -> AsyncIterator[PairScene]:
+    async with scene(plane, module_member, namespace, remove_strategy=REQUIRED) as it:
         yield it
 
 
@@ -215,8 +215,8 @@ async def test_a_pair_that_was_not_known_before_the_deletion_began_holds_nothing
         await other.let_go()
 
 
-async def test_needless_is_not_held(plane: Plane, fresh_member: LocalCluster, namespace: str) -> None:
-    async with scene(plane, fresh_member, namespace) as it, controllers(it.client, namespace):
+async def test_needless_is_not_held(plane: Plane, module_member: LocalCluster, namespace: str) -> None:
+    async with scene(plane, module_member, namespace) as it, controllers(it.client, namespace):
         await it.put("web")
         await it.deployed("web")
         await it.paired()
@@ -302,7 +302,7 @@ async def silent_server() -> AsyncIterator[tuple[str, asyncio.Event]]:
 
 
 async def test_clusters_are_asked_for_their_identity_once_a_few_at_a_time_and_only_if_there_is_a_member(
-    plane: Plane, fresh_member: LocalCluster, namespace: str
+    plane: Plane, module_member: LocalCluster, namespace: str
 ) -> None:
     client, silent, counted = plane.management.client, list[CapiCluster](), list[CountedMembers]()
     await karmada_members.install(client)
@@ -311,18 +311,18 @@ async def test_clusters_are_asked_for_their_identity_once_a_few_at_a_time_and_on
             silent.append(CapiCluster(client, namespace))
             await silent[-1].create()
             # Each at an address of its own: Clusters with the same credentials share a connection.
-            elsewhere = msgspec.structs.replace(fresh_member.client.connection, server=f"{address}/{number}")
+            elsewhere = msgspec.structs.replace(module_member.client.connection, server=f"{address}/{number}")
             await silent[-1].lead_to(elsewhere)
         # No clock: a Cluster that does not answer is asked again after a time that does not come.
         await stack.enter_async_context(controllers(client, namespace, clock=StillClock(), counted=counted))
-        it = await stack.enter_async_context(scene(plane, fresh_member, namespace, remove_strategy=REQUIRED))
+        it = await stack.enter_async_context(scene(plane, module_member, namespace, remove_strategy=REQUIRED))
         [members] = counted
         await eventually(lambda: members.at_once == 8, "eight at once")
         released.set()
         assert await it.paired() == f"{it.capi.namespace}/{it.capi.name}/{it.capi.uid}"
         await eventually(lambda: members.at_once == 0, "all were asked")
         # Another Cluster does not cause the others to be asked again.
-        other = await capi_cluster(client, fresh_member, namespace)
+        other = await capi_cluster(client, module_member, namespace)
         await it.until(lambda one: other.uid in one.metadata.annotations[CAPI_CLUSTER_ANNOTATION], "paired twice")
         assert {members.asked[one.name] for one in silent} == {1}
         assert members.most_at_once == 8
@@ -342,6 +342,6 @@ async def test_clusters_are_not_asked_for_their_identity_without_a_member(plane:
     assert counted[0].asked == {}
 
 
-async def test_without_karmada_nothing_is_held(fresh_member: LocalCluster) -> None:
+async def test_without_karmada_nothing_is_held(module_member: LocalCluster) -> None:
     target = targets.of_gone(targets.capi_ref("default", "prod", "u-1"))
-    assert await MemberGateSource(fresh_member.client).read(target) == ([], [])
+    assert await MemberGateSource(module_member.client).read(target) == ([], [])

@@ -186,20 +186,20 @@ async def test_clients_verify_the_server_they_talk_to(plane: Plane) -> None:
     assert isinstance(failure.value.__cause__, ssl.SSLCertVerificationError)
 
 
-async def test_a_member_is_a_cluster_of_its_own(plane: Plane, fresh_member: LocalCluster) -> None:
+async def test_a_member_is_a_cluster_of_its_own(plane: Plane, module_member: LocalCluster) -> None:
     uids = {(await cluster.client.get(NAMESPACES, "kube-system"))["metadata"]["uid"] for cluster in plane.clusters()}
     assert len(uids) == 3
-    await fresh_member.create_namespace("only-here")
+    await module_member.create_namespace("only-here")
     with pytest.raises(NotFoundError):
         await plane.management.client.get(NAMESPACES, "only-here")
 
 
-async def test_an_api_server_that_is_killed_comes_back_at_the_same_address(fresh_member: LocalCluster) -> None:
-    await fresh_member.create_namespace("before")
-    server, daemon = fresh_member.server, fresh_member.api_server
+async def test_an_api_server_that_is_killed_comes_back_at_the_same_address(module_member: LocalCluster) -> None:
+    await module_member.create_namespace("before")
+    server, daemon = module_member.server, module_member.api_server
     await daemon.stop()
     with pytest.raises(UnreachableError):
-        await fresh_member.client.get(NAMESPACES, "before")
+        await module_member.client.get(NAMESPACES, "before")
     await daemon.start()
-    assert fresh_member.server == server
-    await fresh_member.client.get(NAMESPACES, "before")
+    assert module_member.server == server
+    await module_member.client.get(NAMESPACES, "before")

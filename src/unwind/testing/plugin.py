@@ -7,6 +7,7 @@ Tests and fixtures share one event loop for the session, because the plane runs 
 from __future__ import annotations
 
 import uuid
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,13 @@ async def namespace(plane: Plane) -> AsyncIterator[str]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def fresh_member(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A member that no other test has used."""
+    async with another_member(plane) as member:
+        yield member
+
+
+@asynccontextmanager
+async def another_member(plane: Plane) -> AsyncIterator[LocalCluster]:
+    """One more member within the block. At its end, the requests of all managers on it are checked."""
     member = await plane.add_member(f"fresh-{uuid.uuid4().hex[:8]}")
     yield member
     try:
