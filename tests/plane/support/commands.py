@@ -87,6 +87,9 @@ class Shell:
         self.env = os.environ | {"UNWIND_STATE_DIR": str(state), "NO_COLOR": "1", "PATH": path}
 
     def run(self, *arguments: str, program: str | Path = UNWIND) -> subprocess.CompletedProcess[str]:
+        # `local up` starts programs that stay.
+        if program == UNWIND and arguments[0] == "local" and arguments[1] != "up":
+            return forked_commands.run(*arguments, env=self.env)
         # Looked up here: the PATH that counts is that of the command, not ours.
         program = shutil.which(program, path=self.env["PATH"]) or program
         return subprocess.run(
