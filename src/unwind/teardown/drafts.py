@@ -190,13 +190,15 @@ def teardown(
         cause=cause.value,
         requested_at=target.deleted_at,
         requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
+        gate=found.gate,
+        gate_from=found.gate_from,
         plan=made,
     )
     return Teardown(metadata=ObjectMeta(name=name or ref.uid), spec=with_terms(spec, found))
 
 
 def with_terms(spec: TeardownSpec, terms: PolicyTerms) -> TeardownSpec:
-    """The spec of a Teardown with what policies say (pure)."""
+    """The spec of a Teardown with what policies say (pure). Its gate stays: it is what holds the target already."""
     return msgspec.structs.replace(
         spec,
         deadline=terms.deadline,

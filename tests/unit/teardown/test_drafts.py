@@ -9,9 +9,9 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, ConditionType
 from unwind.api.sveltos import ClusterType
-from unwind.api.unwind import Entry, Inventory, InventorySpec, Plan, Step
+from unwind.api.unwind import Entry, Inventory, InventorySpec, Plan, PolicyRef, Step
 from unwind.members.targets import AddonTarget
-from unwind.teardown.drafts import lost, lost_step, misunderstood, orphaned, teardown
+from unwind.teardown.drafts import PolicyTerms, lost, lost_step, misunderstood, orphaned, teardown, with_terms
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="ns", name="prod", uid="u-c")
 AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -50,6 +50,24 @@ def test_an_unknown_word_releases_nothing_at_the_deadline(text: str) -> None:
     assert teardown(target(**annotations), None).spec.on_deadline == "Hold"
     [said] = misunderstood(target(**annotations))
     assert ON_DEADLINE_ANNOTATION in said.message
+
+
+def test_it_records_what_policies_say_and_a_later_plan_changes_all_of_it_but_the_gate() -> None:
+    policies = (PolicyRef(name="production", uid="u-p", generation=3),)
+    terms = PolicyTerms(
+        policies=policies,
+        deadline="2h",
+        deadline_from="TeardownPolicy/production",
+        on_deadline_from="TeardownPolicy/production",
+        gate="Machines",
+        gate_from="TeardownPolicy/production",
+    )
+    spec = teardown(target(), None, terms=terms).spec
+    assert (spec.policies, spec.deadline, spec.deadline_from) == (policies, "2h", "TeardownPolicy/production")
+    assert (spec.on_deadline, spec.on_deadline_from) == ("Hold", "TeardownPolicy/production")
+    assert (spec.gate, spec.gate_from) == ("Machines", "TeardownPolicy/production")
+    later = with_terms(spec, PolicyTerms(deadline="3h", gate="Hook", gate_from="TeardownPolicy/other"))
+    assert (later.deadline, later.gate, later.gate_from) == ("3h", "Machines", "TeardownPolicy/production")
 
 
 # Owners that are gone
