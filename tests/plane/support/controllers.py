@@ -88,7 +88,8 @@ def addon_controllers(
         records,
         SummaryController(shared, caches, deps, records=records, helm=helm),
         ConfigurationController(shared, caches, deps.inventories),
-        OwnerRecordController(shared, caches),
+        # It collects what changes for a while: by a clock that stands still it would never write.
+        OwnerRecordController(controller_deps(client, owner=owner, metrics=metrics), caches),
     )
 
 
