@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from unwind.concurrency import gather_limited
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
-from unwind.kube.kubeconfig import ClusterConnection, Token
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.local import audit_log, plane_programs
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, well
@@ -65,7 +64,6 @@ class LocalCluster:
         self._port = Port()
         self._ports = [self._port]
         self._authority = Authority(f"unwind-local-{name}")
-        self._token = f"{ADMIN}-{secrets.token_hex(16)}"
         self._stack = AsyncExitStack()
         self._client: Client | None = None
 
@@ -106,19 +104,10 @@ class LocalCluster:
 
     def write_kubeconfig(self, user: str, *, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig file for a user; it exists as long as the cluster."""
-        return self._write_kubeconfig(user, self.connection(user, groups=groups))
-
-    def _write_kubeconfig(self, user: str, connection: ClusterConnection) -> Path:
         path = self.files.kubeconfig(user)
+        connection = self.connection(user, groups=groups)
         _write(path, kubeconfig.document(connection, cluster=self.name, user=user).encode())
         return path
-
-    def _administrator(self) -> ClusterConnection:
-        """The administrator has a token: the API server verifies a client certificate anew for every request, which
-        took an eighth of its CPU time."""
-        return ClusterConnection(
-            server=self.server, authority=self._authority.certificate, credential=Token(self._token)
-        )
 
     async def start(self) -> None:
         """Start it; return when Pods can be created in it."""
@@ -200,8 +189,7 @@ class LocalCluster:
     def prepare(self) -> None:
         """Write certificates, keys and configuration files."""
         self.files.directory.mkdir(parents=True, mode=0o700)
-        self._write_kubeconfig(ADMIN, self._administrator())
-        _write(self.files.tokens, f'{self._token},{ADMIN},{ADMIN},"{",".join(ALL_RIGHTS)}"\n'.encode())
+        self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
         service_accounts = new_private_key()
         aggregator = Authority(f"unwind-local-{self.name}-aggregator")
         self._write_pair("ca", self._authority.pair)

@@ -45,10 +45,6 @@ class ClusterFiles(msgspec.Struct, frozen=True):
         return self.directory / "service-accounts.pub"
 
     @property
-    def tokens(self) -> Path:
-        return self.directory / "tokens.csv"
-
-    @property
     def audit_policy(self) -> Path:
         return self.directory / "audit-policy.yaml"
 
@@ -92,7 +88,6 @@ def api_server(program: Path, files: ClusterFiles, *, prefix: str, port: int) ->
             "tls-cert-file": files.certificate("server"),
             "tls-private-key-file": files.key("server"),
             "client-ca-file": files.certificate("ca"),
-            "token-auth-file": files.tokens,
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": files.service_account_public_key,
             "service-account-signing-key-file": files.key("service-accounts"),

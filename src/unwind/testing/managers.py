@@ -36,7 +36,7 @@ from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
-from unwind.local.cluster import ADMIN, ALL_RIGHTS
+from unwind.local.cluster import ALL_RIGHTS
 from unwind.server.manager_names import MANAGER
 from unwind.testing import used_rights
 
@@ -201,15 +201,11 @@ async def manager_kubeconfig(cluster: LocalCluster, namespace: str, *, features:
 
 def is_administrator(connection: ClusterConnection, cluster: str = "") -> bool:
     """Whether a connection has all permissions: in one local cluster, or in whatever cluster it leads to."""
-    if connection.authority is None:
+    if connection.certificate is None or connection.authority is None:
         return False
-    if isinstance(connection.credential, Token):
-        may = connection.credential.token.startswith(f"{ADMIN}-")
-    else:
-        certificate = connection.certificate
-        may = certificate is not None and bool(_subject(certificate, NameOID.ORGANIZATION_NAME) & {*ALL_RIGHTS})
+    groups = _subject(connection.certificate, NameOID.ORGANIZATION_NAME)
     of = _subject(connection.authority, NameOID.COMMON_NAME)
-    return may and (not cluster or f"unwind-local-{cluster}" in of)
+    return not groups.isdisjoint(ALL_RIGHTS) and (not cluster or f"unwind-local-{cluster}" in of)
 
 
 def _subject(certificate: bytes, part: x509.ObjectIdentifier) -> set[str | bytes]:
