@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from image import build, helm
 from tests.namespaces import leave_namespace
+from tests.plane.support.helm_steps import serving
 from tests.workers import workers_here
 from unwind.api.features import ALL, COMPANIONS
 from unwind.kube.informers import Informer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
 
 # Who starts the tests in the background has Ctrl-C ignored in all that they start; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -118,6 +120,13 @@ def image() -> build.Image:
     if not shutil.which("apt-get"):
         pytest.skip("the image is built from Debian packages, and apt is not installed")
     return build.ensure(helm.native())
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def repository() -> AsyncIterator[ChartRepository]:
+    """A server with the charts of `helm_steps`."""
+    async with serving() as repository:
+        yield repository
 
 
 @pytest_asyncio.fixture(loop_scope="session")

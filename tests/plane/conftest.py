@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, ensure_installed, scene
-from tests.plane.support.helm_steps import Step, serving, stepping
+from tests.plane.support.helm_steps import Step, stepping
 from tests.plane.support.requested_deletions import Command, Room
 from tests.plane.support.teardown_records import Record
 from unwind.local.cluster import ALL_RIGHTS
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    """A server with the charts of `helm_steps`."""
-    async with serving() as repository:
-        yield repository
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
