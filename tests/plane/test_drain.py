@@ -479,7 +479,7 @@ async def test_the_plan_shows_what_costs_money_who_made_it_and_what_becomes_of_i
     assert found["load balancer", "own"]["fate"] == f"removed with step {step}"
     assert found["load balancer", "shared"]["fate"] == f"left behind: excluded by TeardownPolicy {it.called('prod')}"
     assert found["DNS name", "web"]["names"] == ["web.example.com"]
-    assert "nothing shows" in str(found["DNS name", "web"]["fate"])
+    assert "no finalizer shows" in str(found["DNS name", "web"]["fate"])
     data = found["volume", "data"]
     assert (data["size"], data["storageClass"], data["names"]) == ("8Gi", "fast", [it.called("data")])
     assert data["fate"] == "left behind: no TeardownPolicy drains it"
