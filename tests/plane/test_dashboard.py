@@ -420,7 +420,7 @@ async def test_the_pages_are_accessible(
     await plane.management.client.create(CONFIG_MAPS, body)
     entry = TimelineEntry(at=NOW, event="Blocked", object=STUCK.object, message="it has a finalizer", by="a controller")
     await record.comes_to("Held", "Removed", "Removing", "7/10", blockers=(STUCK,), timeline=(entry,))
-    await record.left("old", LedgerNote(reason="Forced", message="the fire", by="ada", at=NOW))
+    await record.left("old", LedgerNote(reason="Forced", message="the fire", by=f"oidc:{'0f' * 40}", at=NOW))
     async with opened(browser, site.address) as page:
 
         async def check(what: str) -> None:

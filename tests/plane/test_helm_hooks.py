@@ -16,7 +16,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, JOBS, PODS
 from unwind.api.unwind import Entry, EntryState
 from unwind.deploy.helm_hooks import HookFailedError
-from unwind.deploy.helm_install import parts_of
+from unwind.deploy.helm_install import HOOK, parts_of
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.helm import charts, release_secrets
 from unwind.helm.release_secrets import HOOK_MANAGER
@@ -107,16 +107,19 @@ class Grounds:
 
     async def _entries(self) -> list[Entry]:
         [last] = await release_secrets.history(self.client, namespace=self.namespace, release="db")
-        manifests = [it for it in release_secrets.release_manifests(last.release) if not it.hook]
+        manifests = release_secrets.release_manifests(last.release)
         found: list[Entry] = []
         for part in await parts_of(self._member, manifests, namespace=self.namespace):
-            there = await self.client.get(part.resource, part.manifest.name, namespace=self.namespace)
+            uid, hook = "", part.manifest.hook
+            if not hook:  # a hook of the uninstall is recorded before it exists
+                there = await self.client.get(part.resource, part.manifest.name, namespace=self.namespace)
+                uid = there["metadata"]["uid"]
             found.append(
                 Entry(
-                    object=msgspec.structs.replace(part.ref, uid=there["metadata"]["uid"]),
+                    object=msgspec.structs.replace(part.ref, uid=uid),
                     resource=part.resource.plural,
-                    state=EntryState.CONFIRMED.value,
-                    source=charts.source(self.namespace, "db"),
+                    state=(EntryState.INTENDED if hook else EntryState.CONFIRMED).value,
+                    source=charts.source(self.namespace, "db") + (HOOK if hook else ""),
                 )
             )
         return found

@@ -221,7 +221,7 @@ async def test_a_member_that_is_being_unjoined_is_not_joined(plane: Plane, clien
     assert (await join(plane, name)).code == 0
     made = await client.patch(CLUSTERS, name, {"metadata": {"finalizers": ["example.dev/holds"]}})
     await client.delete(CLUSTERS, name, uid=made["metadata"]["uid"])
-    assert f"{name} is being unjoined; wait" in (await join(plane, name)).refusal
+    assert f"cannot join {name}: it is being unjoined; wait" in (await join(plane, name)).refusal
 
 
 async def test_what_cannot_be_joined_is_told_in_one_line(plane: Plane, client: Client, tmp_path: Path) -> None:

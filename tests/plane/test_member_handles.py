@@ -97,5 +97,6 @@ async def test_an_uninstall_names_the_clusters_that_it_could_not_connect_to(it: 
     await it.lead_to(nowhere)
     _, failed = await release_on_members(it.client, lambda _: None)
     [line] = [line for line in failed if it.name in line]
-    assert line.startswith(f"finalizer unwind.dev/handle of handles on Cluster {it.namespace}/{it.name}: ")
+    handles = "Kustomizations and HelmReleases"
+    assert line.startswith(f"finalizer unwind.dev/handle of {handles} on Cluster {it.namespace}/{it.name}: ")
     assert await _finalizers(it, "apps") == [FLUX_FINALIZER, Finalizer.HANDLE.value]
