@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plane.support.helm_steps import (
+    MOVED,
     QUOTAS,
     SETTINGS,
+    SHARED,
     VALUES,
     Step,
     dying,
@@ -19,11 +21,12 @@ from tests.plane.support.helm_steps import (
     no_pods,
     stepping,
 )
+from tests.plane.support.objects import until_allowed
 from unwind.api.meta import ObjectRef
 from unwind.api.names import SVELTOS_TEMPLATE_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, SECRETS
 from unwind.api.sveltos import HelmChart, ValuesFrom
-from unwind.deleters.outcomes import TransientError
+from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.deploy.helm_install import HelmConflictError, release_entry_key
 from unwind.helm import charts
 from unwind.helm.charts import Chart
@@ -105,6 +108,52 @@ async def test_what_a_new_version_of_the_chart_dropped_is_out_of_the_inventory(s
     await step.deploy(step.chart("web", version="2.0.0"))
     assert f"Deployment {step.namespace}/web-web" not in await step.states()
     assert f"ConfigMap {step.namespace}/web-settings" in await step.states()
+
+
+async def test_an_upgrade_does_not_delete_a_crd_with_custom_resources_that_moved_out_of_the_templates(
+    step: Step,
+) -> None:
+    await step.deploy(step.chart("moved"))
+    body = {
+        "apiVersion": MOVED.api_version,
+        "kind": MOVED.kind,
+        "metadata": {"name": "theirs", "namespace": step.namespace},
+    }
+    await until_allowed(lambda: step.client.create(MOVED, body))
+    with pytest.raises(PermanentError, match=r"would be deleted with Move .*/theirs") as error:
+        await step.deploy(step.chart("moved", version="2.0.0"))
+    assert "annotate it with helm.sh/resource-policy=keep" in str(error.value)
+    crd = f"{MOVED.plural}.{MOVED.group}"
+    keep = {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}}
+    await step.client.patch(CUSTOM_RESOURCE_DEFINITIONS, crd, keep)
+    await step.deploy(step.chart("moved", version="2.0.0"))
+    assert await step.get(MOVED, "theirs")
+    [entry] = [entry for entry in (await step.entries()).values() if entry.object.name == crd]
+    assert entry.kept
+
+
+async def test_an_upgrade_goes_on_after_an_object_moved_to_another_release(
+    step: Step, repository: ChartRepository
+) -> None:
+    one = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": SHARED}
+    repository.add("left", one)
+    repository.add("left", {key: one[key] for key in ("values.yaml", "templates/a.yaml")}, version="2.0.0")
+    repository.add("right", {key: one[key] for key in ("values.yaml", "templates/b.yaml")})
+    await step.deploy(step.chart("left"))
+    await step.deploy(step.chart("left", version="2.0.0"))
+    await step.deploy(step.chart("right"))
+    for colour in ("red", "green"):
+        await step.deploy(step.chart("left", version="2.0.0", values=(f"colour: {colour}",)))
+    assert await step.get(CONFIG_MAPS, "shared")
+
+
+async def test_an_upgrade_deletes_no_object_that_the_inventory_does_not_name(step: Step) -> None:
+    await step.deploy(step.chart("web"))
+    ref = ObjectRef(group="apps", version="v1", kind="Deployment", namespace=step.namespace, name="web-web")
+    await step.record({release_entry_key(ref): None})
+    with pytest.raises(HelmConflictError, match=r"Deployment .*/web-web"):
+        await step.deploy(step.chart("web", version="2.0.0"))
+    assert await step.get(DEPLOYMENTS, "web-web")
 
 
 async def test_values_come_from_config_maps_and_secrets_in_their_order(plane: Plane, namespace: str) -> None:

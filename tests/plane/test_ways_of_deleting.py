@@ -19,6 +19,7 @@ from tests.plane.support.profiles import config_map
 from tests.plane.support.removals import stateful_set, until_claimed
 from tests.plane.support.unjoins import MEMBER
 from tests.plane.support.ways_of_deleting import (
+    ChartPrune,
     ClusterDeletion,
     HelmUninstall,
     MemberUnjoin,
@@ -443,11 +444,13 @@ TABLE: dict[type[Way], dict[str, type[Rule] | NotApplicable]] = {
         "paused": NotApplicable("a request cannot be paused; `kubectl delete teardown` takes it back"),
     },
     HelmUninstall: COMMON | {"protection": ProtectedRelease, "uid": UidInRelease},
+    ChartPrune: COMMON | {"protection": ProtectedRelease, "uid": UidInRelease, "ownership": OwnershipOfPruned},
 }
 # In this order they wait for what blocks. A paused cluster hides all others, a protected object those of its release,
 # and a custom resource those of later stages.
 ORDER = ("paused", "external end", "protection", "unknown value")
 ORDER_OF_RELEASE = ("paused", "protection", "external end", "uid", "unknown value")
+RELEASES = (HelmUninstall, ChartPrune)
 CELLS = [
     pytest.param(way, name, id=f"{way.name}-{name}")
     for way, row in TABLE.items()
@@ -467,7 +470,7 @@ class Outcomes:
 
     def __init__(self, way: Way, rules: dict[str, Rule]) -> None:
         self._way = way
-        order = ORDER_OF_RELEASE if isinstance(way, HelmUninstall) else ORDER
+        order = ORDER_OF_RELEASE if isinstance(way, RELEASES) else ORDER
         self._rules = {name: rules[name] for name in sorted(rules, key=(*order, *RULES).index)}
         self.failures: dict[str, Exception] = {}
 

@@ -26,6 +26,7 @@ from unwind.api.sveltos import (
     ProfileResources,
 )
 from unwind.api.unwind import EntryState
+from unwind.deploy.helm_install import chart_of
 from unwind.inventory.inventories import items
 from unwind.kube.controller import Controller
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -56,7 +57,7 @@ def deployed_features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> t
     there = [
         item.entry
         for item in items(chunks)
-        if item.entry.state == EntryState.CONFIRMED and not item.entry.left and not _of_chart(item.entry.source)
+        if item.entry.state == EntryState.CONFIRMED and not item.entry.left and not chart_of(item.entry)
     ]
     resources = tuple(
         DeployedResource(
@@ -98,10 +99,6 @@ def spelled_out(status: ClusterConfigurationStatus) -> dict[str, Any]:
             feature["resources"] = [{"group": ""} | resource for resource in feature.get("resources", ())]
             feature["charts"] = [{"chartVersion": ""} | chart for chart in feature.get("charts", ())]
     return body
-
-
-def _of_chart(source: str) -> bool:
-    return source.startswith("Helm ")
 
 
 class ConfigurationController(Controller["ClusterKey"]):

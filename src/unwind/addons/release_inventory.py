@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unwind.addons import cluster_summaries
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import EntryState
-from unwind.deploy.helm_install import HOOK, Account
+from unwind.deploy.helm_install import Account, chart_of
 from unwind.inventory.writer import Records
 from unwind.kube.errors import NotFoundError
 
@@ -68,9 +68,4 @@ class ReleaseBook:
         return str(cluster_summaries.profile_of(summary) or owner)
 
     def _of_release(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-        return {key: entry for key, entry in entries.items() if is_of_release(entry, self._chart.source)}
-
-
-def is_of_release(entry: Entry, source: str) -> bool:
-    """Whether an entry belongs to a chart or to one of its hooks."""
-    return entry.source in (source, f"{source}{HOOK}")
+        return {key: entry for key, entry in entries.items() if chart_of(entry) == self._chart.source}

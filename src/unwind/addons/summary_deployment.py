@@ -11,7 +11,7 @@ from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.cluster_deletion_behavior import effort
 from unwind.addons.moved_cluster_adoption import MovedAddons
-from unwind.addons.release_inventory import ReleaseBook, is_of_release
+from unwind.addons.release_inventory import ReleaseBook
 from unwind.addons.step_source import step_name
 from unwind.addons.summary_status import FeatureResult, feature_hash, same_content, with_effort
 from unwind.api import names
@@ -26,7 +26,6 @@ from unwind.api.sveltos import (
     HelmReleaseSummary,
     SyncMode,
 )
-from unwind.api.unwind import EntryState
 from unwind.deleters.attempt import Waiting
 from unwind.deploy import deployment as manifests
 from unwind.deploy import dry_run, helm_install, prune
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from unwind.addons.caches import SeenProfile
     from unwind.api.sveltos import ClusterSummary, ClusterSummaryStatus
-    from unwind.api.unwind import Entry
     from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.reports import DeploymentReport
     from unwind.helm.charts import Chart
@@ -333,7 +331,9 @@ class DeploymentTask:
                     failure_message=failure or None,
                 )
             )
-        await self._uninstall(self._shared.helm, member)
+        await prune.prune_charts(
+            self.prunes, member, HelmReleases(self._shared.helm), {chart.source for chart in self._charts}
+        )
         result = self._result(FeatureID.HELM, "; ".join(troubles))
         return msgspec.structs.replace(
             done,
@@ -354,42 +354,11 @@ class DeploymentTask:
             what = f"would be taken over from {found.taken_from}"
         return f"{chart.source} {what}{': ' if found.conflicts else ''}{_first(found.conflicts)}"
 
-    async def _uninstall(self, helm: Helm, member: Member) -> None:
-        """Uninstall releases that are no longer in the profile."""
-        records = self.prunes.records(member)
-        await records.load()
-        releases, wanted = HelmReleases(helm), {chart.source for chart in self._charts}
-        doomed = {
-            key
-            for key, entry in records.entries.items()
-            if releases.release_of(entry) and not any(is_of_release(entry, item) for item in wanted) and not entry.left
-        }
-        if not doomed:
-            return
-        replace = msgspec.structs.replace
-        chunks = [
-            replace(
-                chunk,
-                spec=replace(
-                    chunk.spec, entries={key: one for key, one in chunk.spec.entries.items() if key in doomed}
-                ),
-            )
-            for chunk in records.chunks
-        ]
-        await self.prunes.remove(chunks, doomed, releases=releases)
-        await records.load()
-        gone = {key: None for key in doomed if _removed(records.entries.get(key))}
-        await records.change(gone)
-
     def _result(self, feature: FeatureID, trouble: str) -> FeatureResult:
         if feature not in self._wanted and not trouble:
             return FeatureResult(feature=feature, status=FeatureStatus.REMOVED)
         status = FeatureStatus.FAILED if trouble else FeatureStatus.PROVISIONED
         return FeatureResult(feature=feature, status=status, hash=self._hashes[feature], message=trouble)
-
-
-def _removed(entry: Entry | None) -> bool:
-    return entry is not None and entry.state == EntryState.REMOVED
 
 
 def _ref(summary: ClusterSummary) -> ObjectRef:

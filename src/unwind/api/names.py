@@ -263,6 +263,8 @@ HELM_NAMESPACE_ANNOTATION = "meta.helm.sh/release-namespace"
 """On an object of a Helm release: the release's namespace."""
 HELM_KEEP_ANNOTATION = "helm.sh/resource-policy"
 """On an object of a chart, "keep": it stays when the release is uninstalled."""
+HELM_KEEP = "keep"
+"""Value of HELM_KEEP_ANNOTATION."""
 HELM_HOOK_ANNOTATION = "helm.sh/hook"
 """On an object of a chart: the event for which Helm creates it. Hooks are not part of the release and stay when it is
 uninstalled."""

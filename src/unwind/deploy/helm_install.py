@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.meta import ObjectRef, named_ref
-from unwind.api.names import OWNER_LABEL, Reason
+from unwind.api.names import HELM_KEEP, HELM_KEEP_ANNOTATION, OWNER_LABEL, Reason
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.helm import release_secrets
+from unwind.helm import charts, release_secrets
 from unwind.helm.program import HelmError
 from unwind.helm.release_secrets import (
     ChartManifest,
@@ -29,7 +29,9 @@ from unwind.helm.release_secrets import (
     of_release,
 )
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.members import contents
 from unwind.protection.deleter import labelled, protected_object
+from unwind.removal import foreign_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -192,15 +194,15 @@ class _Deployment:
         taken_from = last.owner if last and self._rival else ""
         last = await self._recover(last)
         wanted = await self._render(upgrade=last is not None)
-        dropped = _without(await self._of(revisions), wanted)
+        dropped = _without(await self._of(_compared(revisions)), wanted)
         found = await self._found([*wanted, *dropped])
-        if conflicts := self._conflicts([*wanted, *dropped], found):
+        if conflicts := self._conflicts(wanted, dropped, found):
             raise HelmConflictError(
                 f"cannot deploy {self._chart.source}: objects exist that are not part of the release",
                 conflicts,
                 remedy="delete these objects, or rename them in the values of the chart",
             )
-        await self._check_protection(dropped, found)
+        await self._check_dropped(dropped, found)
         if going := _terminating(wanted, found):
             raise TransientError(
                 f"cannot deploy {self._release} yet: {going} is being deleted", remedy="will retry when it is gone"
@@ -230,12 +232,12 @@ class _Deployment:
             return Preview(installs=False, changes=False, conflicts=error.conflicts)
         last = revisions[-1] if revisions else None
         wanted = await self._render(upgrade=last is not None)
-        affected = [*wanted, *_without(await self._of(revisions), wanted)]
+        dropped = _without(await self._of(_compared(revisions)), wanted)
         return Preview(
             installs=last is None,
             changes=last is None or bool(self._rival) or last.inputs != self._chart.inputs,
             objects=tuple(item.ref for item in wanted if not item.manifest.hook),
-            conflicts=tuple(self._conflicts(affected, await self._found(affected))),
+            conflicts=tuple(self._conflicts(wanted, dropped, await self._found([*wanted, *dropped]))),
             taken_from=self._rival.whose if self._rival else "",
         )
 
@@ -362,15 +364,18 @@ class _Deployment:
             refs.append(entry.object)
         return tuple(refs)
 
-    def _conflicts(self, affected: Iterable[ReleaseObject], found: Mapping[str, Object]) -> list[str]:
+    def _conflicts(
+        self, wanted: Iterable[ReleaseObject], dropped: Iterable[ReleaseObject], found: Mapping[str, Object]
+    ) -> list[str]:
         """The foreign objects that Helm would change or delete by name."""
         chart, conflicts = self._chart, []
         entries = {**self._entries, **(self._rival.entries if self._rival else {})}
-        for obj in affected:
-            there = found.get(obj.key)
+        # Users who may write Secrets there can name any object in the release. What it drops must be recorded as ours.
+        conflicts += [str(obj.ref) for obj in dropped if obj.key in found and obj.key not in entries]
+        for obj in (*wanted, *dropped):
+            there, known = found.get(obj.key), entries.get(obj.key)
             if there is None or obj.manifest.forever:
                 continue
-            known = entries.get(obj.key)
             if obj.manifest.hook:
                 # A hook does not name its release.
                 foreign = obj.manifest.replaced and not is_own_hook(there, known.object.uid if known else None)
@@ -380,21 +385,33 @@ class _Deployment:
                 foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
             if foreign:
                 conflicts.append(str(obj.ref))
-        return sorted(conflicts)
+        return sorted(set(conflicts))
 
-    async def _check_protection(self, dropped: Iterable[ReleaseObject], found: Mapping[str, Object]) -> None:
-        """Raise if Helm would delete a protected object that is no longer in the chart."""
+    async def _check_dropped(self, dropped: Sequence[ReleaseObject], found: Mapping[str, Object]) -> None:
+        """Raise if Helm would delete an object that is no longer in the chart although it is protected, or a Namespace
+        or CRD with content. Helm itself deletes these with everything in them."""
+        client = self._member.client
+        going = {obj.key: found[obj.key] for obj in dropped if obj.key in found and not _kept_alive(found[obj.key])}
+        refs = {there["metadata"]["uid"]: obj.ref for obj in dropped if (there := going.get(obj.key))}
         for obj in dropped:
-            metadata = found[obj.key]["metadata"] if obj.key in found else {}
-            if obj.manifest.kept or not labelled(metadata.get("labels")):
+            if (there := going.get(obj.key)) is None:
                 continue
-            ref = msgspec.structs.replace(obj.ref, uid=metadata["uid"])
-            if held := await protected_object(self._member.client, obj.resource, ref, cluster=self._member.ref):
-                raise PermanentError(
-                    f"cannot upgrade {self._release}: {ref} is no longer in the chart and would be deleted",
-                    reason=held.reason,
-                    remedy=held.why,
+            ref = msgspec.structs.replace(obj.ref, uid=there["metadata"]["uid"])
+            what = f"cannot upgrade {self._release}: {ref} is no longer in the chart and would be deleted"
+            if labelled(there["metadata"].get("labels")) and (
+                held := await protected_object(client, obj.resource, ref, cluster=self._member.ref)
+            ):
+                raise PermanentError(what, reason=held.reason, remedy=held.why)
+            if foreign_content.is_container(ref):
+                content = await foreign_content.held_by(
+                    client, self._member.discovery, ref, there, removed=refs, going=()
                 )
+                if held_there := [*content.going, *content.staying]:
+                    raise PermanentError(
+                        f"{what} with {contents.first_names(held_there)}",
+                        reason=Reason.FOREIGN_CONTENT,
+                        remedy=f"to keep it, annotate it with {HELM_KEEP_ANNOTATION}={HELM_KEEP}; will retry",
+                    )
 
     # Inventory
 
@@ -530,6 +547,12 @@ async def parts_of(member: Member, manifests: Iterable[ChartManifest], *, namesp
     ]
 
 
+def chart_of(entry: Entry) -> str:
+    """The source of the chart that an entry belongs to; empty if it belongs to none (pure)."""
+    source = entry.source.removesuffix(HOOK)
+    return source if source.startswith(charts.SOURCE) else ""
+
+
 def _same(one: Entry | None, other: Entry) -> bool:
     """Whether two entries are of the same object."""
     return one is not None and one.object.uid == other.object.uid
@@ -540,10 +563,23 @@ def _handed(entry: Entry, chart: Chart) -> Entry:
     return msgspec.structs.replace(entry, order=chart.order, ledger=None, memo={})
 
 
-def _without(parts: Iterable[ReleaseObject], others: Iterable[ReleaseObject]) -> list[ReleaseObject]:
-    """The objects that are not among the others and are not hooks."""
-    keys = {obj.key for obj in others}
+def _compared(revisions: Sequence[Revision]) -> Sequence[Revision]:
+    """The revision whose objects `helm upgrade` deletes if the new one does not have them: the last that was deployed,
+    or else the last (pure)."""
+    deployed = [it for it in revisions if it.release.status is HelmStatus.DEPLOYED]
+    return (deployed or revisions)[-1:]
+
+
+def _without(parts: Iterable[ReleaseObject], wanted: Iterable[ReleaseObject]) -> list[ReleaseObject]:
+    """The objects of a release that Helm deletes, because the new revision does not have them. Hooks and the CRDs in
+    `crds/` are not part of a revision (pure)."""
+    keys = {obj.key for obj in wanted if not (obj.manifest.hook or obj.manifest.forever)}
     return [obj for obj in parts if obj.key not in keys and not obj.manifest.hook]
+
+
+def _kept_alive(obj: Object) -> bool:
+    """Whether `helm upgrade` leaves an object: it reads the annotation of the live object (pure)."""
+    return (obj["metadata"].get("annotations") or {}).get(HELM_KEEP_ANNOTATION) == HELM_KEEP
 
 
 def _terminating(wanted: Iterable[ReleaseObject], found: Mapping[str, Object]) -> ObjectRef | None:

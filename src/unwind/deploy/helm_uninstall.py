@@ -19,9 +19,9 @@ from unwind.api.resources import SECRETS
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again, PermanentError, TransientError
 from unwind.deploy.helm_hooks import HookRunner, ReleaseHook
-from unwind.deploy.helm_install import HOOK, ReleaseObject, parts_of, release_entry_key
+from unwind.deploy.helm_install import HOOK, ReleaseObject, chart_of, parts_of, release_entry_key
 from unwind.helm import release_secrets
-from unwind.helm.charts import HelmOptions
+from unwind.helm.charts import SOURCE, HelmOptions
 from unwind.helm.release_secrets import (
     POST_DELETE,
     PRE_DELETE,
@@ -59,9 +59,8 @@ class HelmReleases:
         self._helm = helm
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
-        word, _, rest = entry.source.partition(" ")
-        namespace, _, name = rest.removesuffix(HOOK).partition("/")
-        if word != "Helm" or not name:
+        namespace, _, name = chart_of(entry).removeprefix(SOURCE).partition("/")
+        if not name:
             return None
         return ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=namespace, name=name)
 

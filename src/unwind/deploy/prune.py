@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from unwind.api.names import Reason
 from unwind.api.resources import STATEFUL_SETS
 from unwind.api.unwind import Effort, EntryState, Step
 from unwind.concurrency import unless
+from unwind.deploy.helm_install import chart_of
 from unwind.deploy.reports import ObjectOutcome, ObjectResult
 from unwind.inventory.writer import MANIFEST_SOURCES, Change, Records
 from unwind.removal import volume_claims
@@ -34,20 +37,47 @@ if TYPE_CHECKING:
 
 
 def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, Entry]:
-    """The entries of manifests that are no longer wanted (pure)."""
-    sets = {
-        entry.object.name for key, entry in entries.items() if key in wanted and entry.object.kind == STATEFUL_SETS.kind
-    }
+    """The entries of manifests that are no longer wanted (pure). `wanted`: keys of entries."""
+    return _with_claims(
+        entries,
+        {
+            key: entry
+            for key, entry in entries.items()
+            if entry.source.startswith(MANIFEST_SOURCES) and key not in wanted and not _released(entry)
+        },
+    )
 
-    def concerns(key: str, entry: Entry) -> bool:
-        if _released(entry):
+
+def dropped_charts(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, Entry]:
+    """The entries of charts that are no longer wanted (pure). `wanted`: the sources of charts."""
+
+    def concerns(entry: Entry) -> bool:
+        chart, note = chart_of(entry), entry.ledger
+        if not chart or chart in wanted or _released(entry):
             return False
-        if entry.source.startswith(volume_claims.SOURCE):
-            # Claims of a removed StatefulSet, if the removal was interrupted. Kept claims stay in the ledger.
-            return not entry.kept and entry.source.removeprefix(volume_claims.SOURCE) not in sets
-        return entry.source.startswith(MANIFEST_SOURCES) and key not in wanted
+        # What the chart itself has Helm keep stays.
+        return not (note and (entry.kept or note.reason == Reason.NOT_OURS))
 
-    return {key: entry for key, entry in entries.items() if concerns(key, entry)}
+    return _with_claims(entries, {key: entry for key, entry in entries.items() if concerns(entry)})
+
+
+def _with_claims(entries: Mapping[str, Entry], doomed: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Add the claims of StatefulSets that go now, or went in an earlier prune that was interrupted. Kept claims stay in
+    the ledger."""
+    staying = {
+        (entry.object.namespace, f"{volume_claims.SOURCE}{entry.object.name}")
+        for key, entry in entries.items()
+        if entry.object.kind == STATEFUL_SETS.kind and key not in doomed and entry.state != EntryState.REMOVED
+    }
+    claims = {
+        key: entry
+        for key, entry in entries.items()
+        if entry.source.startswith(volume_claims.SOURCE)
+        and not entry.kept
+        and not _released(entry)
+        and (entry.object.namespace, entry.source) not in staying
+    }
+    return {**doomed, **claims}
 
 
 class Prunes:
@@ -131,17 +161,44 @@ async def prune(prunes: Prunes, member: Member, report: DeploymentReport) -> lis
     if not doomed:
         return []
     await prunes.remove(records.chunks, doomed.keys())
+    after = await _settle(records, doomed)
+    return [_result(entry) for key, entry in after.items() if key in doomed]
+
+
+async def prune_charts(prunes: Prunes, member: Member, releases: Releases, wanted: Collection[str]) -> None:
+    """Uninstall the releases that are no longer wanted; return when their objects are verified absent or left.
+    `wanted`: the sources of charts."""
+    records = prunes.records(member)
     await records.load()
-    results = [_result(entry) for key, entry in records.entries.items() if key in doomed]
+    doomed = dropped_charts(records.entries, wanted)
+    if not doomed:
+        return
+    await prunes.remove([_only(chunk, doomed) for chunk in records.chunks], doomed.keys(), releases=releases)
+    await _settle(records, doomed)
+
+
+def _only(chunk: Inventory, keys: Collection[str]) -> Inventory:
+    entries = {key: entry for key, entry in chunk.spec.entries.items() if key in keys}
+    return msgspec.structs.replace(chunk, spec=msgspec.structs.replace(chunk.spec, entries=entries))
+
+
+async def _settle(records: Records, doomed: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Delete the entries of objects that a prune removed, and have those that it left decided again by the next
+    removal. `doomed`: the entries before. Returns all entries after the prune."""
+    await records.load()
+    after = records.entries
     # Also of claims that were found during the removal.
-    changes: dict[str, Change | None] = {key: None for key, entry in records.entries.items() if _ended(entry)}
-    for key in doomed:
-        entry = records.entries.get(key)
+    changes: dict[str, Change | None] = {key: None for key, entry in after.items() if _ended(entry)}
+    for key, before in doomed.items():
+        entry = after.get(key)
         if entry and entry.ledger and not _released(entry):
             # Kept objects are still ours and are retried: foreign content of a namespace may disappear.
-            changes.setdefault(key, {"ledger": {"provisional": True}, "kept": None})
+            change: Change = {"ledger": {"provisional": True}}
+            if not (before.kept and chart_of(before)):  # what a chart has Helm keep stays kept
+                change["kept"] = None
+            changes.setdefault(key, change)
     await records.change(changes)
-    return results
+    return after
 
 
 def _released(entry: Entry) -> bool:

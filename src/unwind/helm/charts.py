@@ -91,9 +91,13 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:32]
 
 
+SOURCE = "Helm "
+"""The prefix of `source` in the inventory entries of releases."""
+
+
 def source(namespace: str, release: str) -> str:
     """`source` in the inventory entries of a release."""
-    return f"Helm {namespace}/{release}"
+    return f"{SOURCE}{namespace}/{release}"
 
 
 def read_chart(asked: HelmChart, *, values: tuple[str, ...] = (), order: int = 0) -> Chart:

@@ -72,6 +72,12 @@ SETTINGS = """
     data:
       colour: {{ .Values.colour | quote }}
 """
+SHARED = """
+    apiVersion: v1
+    kind: ConfigMap
+    metadata:
+      name: shared
+"""
 KEPT = """
     apiVersion: v1
     kind: ConfigMap
@@ -102,6 +108,8 @@ THING = """
       finalizers: [helm.test/operator]
 """
 OWN = "own.helm.test"
+MOVED = Resource("moved.helm.test", "v1", "moves", "Move")
+"""Its CRD is a template of version 1.0.0 of the chart `moved`, and in `crds/` of version 2.0.0."""
 OWN_NAMESPACE = """
     apiVersion: v1
     kind: Namespace
@@ -247,6 +255,12 @@ async def serving() -> AsyncIterator[ChartRepository]:
         held = SETTINGS.replace("-settings\n", "-settings\n      finalizers: [helm.test/hold]\n")
         served.add("last", {"values.yaml": VALUES, "templates/a.yaml": held, "templates/last.yaml": last})
         served.add("gate", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/gate.yaml": GATE})
+        served.add("moved", {"values.yaml": VALUES, "templates/crd.yaml": yaml.dump(crd(MOVED))})
+        served.add(
+            "moved",
+            {"values.yaml": VALUES, "crds/crd.yaml": yaml.dump(crd(MOVED)), "templates/settings.yaml": SETTINGS},
+            version="2.0.0",
+        )
         served.add(
             "own",
             {

@@ -20,6 +20,8 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.deleters.registry import installed
+from unwind.deploy.helm_install import chart_of
+from unwind.helm import charts
 from unwind.helm.program import Helm
 from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import NotFoundError
@@ -30,12 +32,12 @@ from unwind.testing.charts import pack, unpack_chart
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
-    from unwind.api.unwind import Inventory
+    from unwind.api.unwind import Entry, Inventory
     from unwind.kube.client import Client, Object
     from unwind.local.audit_log import AuditEvent
     from unwind.local.cluster import LocalCluster
@@ -156,19 +158,15 @@ class Way:
         entries = [entry for chunk in await self.inventories() for entry in chunk.spec.entries.values()]
         return {entry.object.name: entry.ledger.reason for entry in entries if entry.ledger}
 
-    async def until_pruned(self) -> None:
-        """Return when the inventory names only objects that exist: a prune drops all others in one write."""
+    async def until_pruned(self, pruned: Callable[[Entry], bool] = lambda entry: entry.object.name != ANCHOR) -> None:
+        """Return when the inventory names no pruned object that is not in the ledger. `pruned`: whether an entry is of
+        such an object."""
 
-        async def pruned() -> bool:
-            for chunk in await self.inventories():
-                for entry in chunk.spec.entries.values():
-                    ref = entry.object
-                    found = await self.get(RESOURCES[ref.kind], ref.name, namespace=ref.namespace)
-                    if found is None or found["metadata"]["uid"] != ref.uid:
-                        return False
-            return True
+        async def over() -> bool:
+            entries = [entry for chunk in await self.inventories() for entry in chunk.spec.entries.values()]
+            return all(entry.ledger for entry in entries if pruned(entry))
 
-        await eventually(pruned, "a complete prune", within=60, every=0.2)
+        await eventually(over, "a complete prune", within=60, every=0.2)
 
     def deletions(self) -> list[AuditEvent]:
         """The accepted DELETEs in the namespace, except those of the test."""
@@ -238,7 +236,7 @@ class ProfileWithdrawal(_Profiles):
 
 
 class ProfilePrune(_Profiles):
-    """Objects that are no longer in the sources of a profile. Then the profile is deleted, which writes the ledger."""
+    """Objects that are no longer in the sources of a profile. It stays until the ledger was read."""
 
     name = "prune"
 
@@ -248,14 +246,15 @@ class ProfilePrune(_Profiles):
     async def until_done(self) -> None:
         await self._it.until_on_member(ANCHOR, lambda it: it["data"] == {"changed": "yes"})
         await self.until_pruned()
+
+    async def finish(self) -> None:
         await self._it.delete_profile("all")
         await self._it.until_profile_gone("all")
 
 
-class HelmUninstall(ProfileWithdrawal):
-    """The deletion of a profile with a Helm chart."""
+class _Charts(_Profiles):
+    """A profile with a Helm chart."""
 
-    name = "Helm uninstall"
     _feature = "Helm"
 
     @asynccontextmanager
@@ -271,11 +270,38 @@ class HelmUninstall(ProfileWithdrawal):
         return profiles.running(self.management, self.home, clock=SYSTEM, helm=self._helm, plugins=PLUGINS)
 
     async def deploy(self, *manifests: Object) -> None:
-        files = {f"templates/{at}.yaml": msgspec.json.encode(one).decode() for at, one in enumerate(manifests)}
-        directory = unpack_chart(pack("all", {"values.yaml": "{}", **files}), self._charts)
-        chart = {"repositoryURL": directory.as_uri(), "releaseName": "all", "releaseNamespace": self.namespace}
-        await self._it.profile("all", helmCharts=[chart])
+        await self._it.profile("all", helmCharts=[self._chart("all", *manifests), *self._beside()])
         await self._deployed()
+
+    def _beside(self) -> list[Object]:
+        """Further charts of the profile."""
+        return []
+
+    def _chart(self, name: str, *manifests: Object, release: str = "all") -> Object:
+        files = {f"templates/{at}.yaml": msgspec.json.encode(one).decode() for at, one in enumerate(manifests)}
+        directory = unpack_chart(pack(name, {"values.yaml": "{}", **files}), self._charts)
+        return {"repositoryURL": directory.as_uri(), "releaseName": release, "releaseNamespace": self.namespace}
+
+
+class HelmUninstall(_Charts, ProfileWithdrawal):
+    """The deletion of a profile with a Helm chart."""
+
+    name = "Helm uninstall"
+
+
+class ChartPrune(_Charts, ProfilePrune):
+    """A chart that is no longer in a profile."""
+
+    name = "prune of a chart"
+
+    def _beside(self) -> list[Object]:
+        return [self._chart(ANCHOR, profiles.config_map(self.namespace, ANCHOR), release=ANCHOR)]
+
+    async def delete(self) -> None:
+        await self._it.edit_profile("all", {"helmCharts": self._beside()})
+
+    async def until_done(self) -> None:
+        await self.until_pruned(lambda entry: chart_of(entry) == charts.source(self.namespace, "all"))
 
 
 class ClusterDeletion(Way):
@@ -379,7 +405,7 @@ class WorkDeletion(_Works):
 
 
 class WorkPrune(_Works):
-    """Objects that are no longer in a Work. Then the Work is deleted, which writes the ledger."""
+    """Objects that are no longer in a Work. It stays until the ledger was read."""
 
     name = "prune of a Work"
 
@@ -390,6 +416,8 @@ class WorkPrune(_Works):
 
     async def until_done(self) -> None:
         await self.until_pruned()
+
+    async def finish(self) -> None:
         await self._delete_work()
         await self._until_work_gone()
 
