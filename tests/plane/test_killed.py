@@ -13,10 +13,10 @@ import pytest
 
 from tests.plane.support.cluster_teardowns import CapiCluster, DeployedScene, all_controllers
 from tests.plane.support.killed_managers import Killer, Managers, intercepted, killed_user
-from tests.plane.support.profiles import install
+from tests.plane.support.profiles import config_map, install
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Phase, Teardown
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ class Stage:
             return Finalizer.CREDENTIALS not in ((await cluster.secret())["metadata"].get("finalizers") or ())
         return True
 
+    async def recorded(self) -> list[str]:
+        """The names of the objects in the Inventories."""
+        found = msgspec.convert(
+            await self.scene.client.list(INVENTORIES, namespace=self.scene.namespace), list[Inventory]
+        )
+        return sorted(entry.object.name for chunk in found for entry in chunk.spec.entries.values())
+
     async def withdrawn(self) -> bool:
         """Whether all profiles are withdrawn."""
         return not await self.scene.client.list(CLUSTER_SUMMARIES, namespace=self.scene.namespace)
@@ -161,6 +168,30 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_withdrawal_brings_it
             record = msgspec.convert(await scene.client.get(TEARDOWNS, uid), Teardown)
             assert (record.phase, record.status.left) == (Phase.COMPLETE, 0)
         killer.report()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+async def test_a_manager_that_is_killed_at_every_write_of_a_prune_brings_it_to_its_end(
+    plane: Plane, namespace: str, tmp_path: Path, before: bool
+) -> None:
+    async with staged(plane, namespace, tmp_path) as stage:
+        scene, killer = stage.scene, Killer(stage.managers, before=before)
+
+        async def pruned() -> bool:
+            return set(await scene.on_member()) == {"base-0"} and await stage.recorded() == ["base-0"]
+
+        async with stage.intercepted(killer.before, killer.after) as way:
+            await stage.deploy({"base": ()}, way, objects=3, delete=False)
+            left = await scene.on_member()
+            await scene.edit("base", config_map(namespace, "base-0"))
+            await stage.until(pruned)
+            assert (await scene.on_member())["base-0"]["metadata"]["uid"] == left["base-0"]["metadata"]["uid"]
+            # Each of those that the source no longer has, once, by its uid.
+            assert sorted(item.object_ref.name for item in stage.sent()) == ["base-1", "base-2"]
+            assert {item.uid for item in stage.sent()} == {uid for uid, name in stage.uids.items() if name != "base-0"}
+            killer.report()
+            await scene.delete_profile("base")
+            await stage.until(stage.withdrawn)
 
 
 @pytest.mark.timeout(max(170, 9 * KILLS))
