@@ -43,7 +43,7 @@ from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, LEASES, PODS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.concurrency import gather_limited
 from unwind.kube.object_watch import has_condition, until_absent, until_true
 from unwind.kube.shards import REPLICA_LEASES, SHARD_LEASES, SHARDS

@@ -40,7 +40,7 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.kube.object_watch import until_absent, until_true

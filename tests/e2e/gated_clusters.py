@@ -26,7 +26,7 @@ from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.kube import object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ConflictError, NotFoundError

@@ -48,7 +48,7 @@ from unwind.api.resources import (
 )
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS
-from unwind.capi.gate_policies import guard_name
+from unwind.capi.admission_policies import guard_name
 from unwind.capi.manifests import cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError

@@ -14,7 +14,7 @@ from unwind.api import names
 from unwind.api.capi import ExtensionConfig
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.capi import gate_arming, hook_protocol
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
 from unwind.concurrency import run_all
 from unwind.kube import decoding

@@ -17,7 +17,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.capi.gate_policies import (
+from unwind.capi.admission_policies import (
     annotation,
     deletion_guard,
     extension_guard,

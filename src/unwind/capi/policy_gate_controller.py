@@ -1,6 +1,6 @@
 """The gates Machines and Admission: hold Clusters for which Cluster API calls no hook, and let them go.
 
-Machines: Cluster API's pre-terminate hook on each Machine.
+TeardownPolicies choose them. Machines: Cluster API's pre-terminate hook on each Machine.
 
 Cluster API deletes the control plane of a Cluster after its last worker, and the infrastructure after that. So workers
 that are not terminated keep the cluster alive. It skips the pre-drain hook as soon as the Cluster is being deleted, and
@@ -9,29 +9,20 @@ honours the pre-terminate hook always (core/reconcilers/machine/machine_controll
 A Machine that is deleted for another reason (remediation, rollout) is let go of as soon as that is seen. It drains
 meanwhile, so this costs no time.
 
-Admission: the API server refuses to delete the Cluster unless Cluster API is paused for it, by the annotation
-cluster.x-k8s.io/paused with a value of our own. Cluster API looks at it before it looks at the deletion. Only the
-Cluster itself is paused: its Machines are still replaced. The annotation is removed when the gate opens. If the Cluster
-is not deleted after it was paused, because the DELETE failed or was never sent, it is removed after a while.
+Admission: the API server refuses to delete the Cluster unless Cluster API is paused for it. `admission_policies` has
+the refusal, `admission_gate_pause` the pause; here it ends.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.fields import Unknown
-from unwind.api.names import (
-    CLUSTER_NAME_LABEL,
-    DELETE_FIELD_MANAGER,
-    MACHINE_GATE_ANNOTATION,
-    MACHINES_FIELD_MANAGER,
-    PAUSED_ANNOTATION,
-    PAUSED_BY_GATE,
-)
+from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION, MACHINES_FIELD_MANAGER
 from unwind.api.unwind import Gate
+from unwind.capi import admission_gate_pause
 from unwind.capi.machine_caches import is_armed
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
@@ -47,13 +38,13 @@ from unwind.teardown.records import target_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.api.meta import ObjectMeta, OwnerReference
+    from unwind.api.meta import OwnerReference
     from unwind.api.resources import Resource
     from unwind.api.unwind import Teardown
     from unwind.capi.gate_reader import GateReader
     from unwind.capi.machine_caches import MachineCaches
     from unwind.kube.cache import Change
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
     from unwind.members.cluster_caches import ClusterCaches
@@ -64,8 +55,6 @@ log = logs.get(__name__)
 
 VALUE = "unwind"
 """The value of the annotation: the owner of the hook."""
-PAUSE_LASTS = timedelta(minutes=10)
-"""How long Cluster API stays paused for a Cluster that is not deleted after all."""
 # Seconds until a cache has caught up with a fresh read.
 _SOON = 0.5
 # Seconds until the owner of a Machine is read again, if that failed.
@@ -80,8 +69,8 @@ class HookSettings(Protocol):
     def settings(self) -> dict[str, str]: ...
 
 
-class MachineGateController(Controller[Key]):
-    """Arms and disarms the Machines of each Cluster."""
+class PolicyGateController(Controller[Key]):
+    """Arms and disarms the Machines of each Cluster, and unpauses Clusters with the gate Admission."""
 
     name = "machine gates"
     name_in_metrics = "machine-gates"
@@ -157,7 +146,7 @@ class MachineGateController(Controller[Key]):
         again = None
         if cluster.held:
             resource, now = self._caches.clusters.resource, self._clock.now()
-            again = await end_pause(self._client, resource, cluster.metadata, now=now)
+            again = await admission_gate_pause.end_pause(self._client, resource, cluster.metadata, now=now)
         chosen = self._gates.of(targets.of_capi(cluster))
         if isinstance(chosen, Unknown):
             return again  # neither armed nor disarmed
@@ -204,7 +193,7 @@ class MachineGateController(Controller[Key]):
             return _SOON
         await self._disarm(key, armed, "the gate is open")
         if cluster.held:
-            await unpause(self._client, self._caches.clusters.resource, cluster.metadata)
+            await admission_gate_pause.unpause(self._client, self._caches.clusters.resource, cluster.metadata)
         log.info("cluster deletion allowed", cluster=str(key), uid=uid)
         return None
 
@@ -301,62 +290,6 @@ async def set_annotation(
         await client.patch(resource, machine.name, patch, namespace=machine.namespace, field_manager=field_manager)
     except (NotFoundError, ConflictError):
         return  # it is gone; the change comes as an event
-
-
-async def unpause(
-    client: Client, resource: Resource, cluster: ObjectMeta, *, field_manager: str = MACHINES_FIELD_MANAGER
-) -> None:
-    """Let Cluster API continue with a Cluster that it was paused for."""
-    patch = {"metadata": {"uid": cluster.uid, "annotations": {PAUSED_ANNOTATION: None}}}
-    try:
-        await client.patch(resource, cluster.name, patch, namespace=cluster.namespace, field_manager=field_manager)
-    except (NotFoundError, ConflictError):
-        return  # it is gone; the change comes as an event
-
-
-async def end_pause(client: Client, resource: Resource, cluster: ObjectMeta, *, now: datetime) -> float | None:
-    """Let Cluster API continue with a Cluster that was paused to be deleted, and was not. Seconds until then; None if
-    there is nothing to do. Not if a user paused it: then the user deletes it, or unpauses it."""
-    try:
-        found = await client.get(resource, cluster.name, namespace=cluster.namespace)
-    except NotFoundError:
-        return None  # the change comes as an event
-    meta = found["metadata"]
-    since = paused_since(found)
-    if meta["uid"] != cluster.uid or meta.get("deletionTimestamp") or since is None:
-        return None
-    left = (since + PAUSE_LASTS - now).total_seconds()
-    if left > 0:
-        return left
-    # Only if it is unchanged: from its deletion on, the pause holds it.
-    guard = {"uid": cluster.uid, "resourceVersion": meta["resourceVersion"]}
-    patch = {"metadata": guard | {"annotations": {PAUSED_ANNOTATION: None}}}
-    try:
-        await client.patch(
-            resource, cluster.name, patch, namespace=cluster.namespace, field_manager=MACHINES_FIELD_MANAGER
-        )
-    except (NotFoundError, ConflictError):
-        return _SOON
-    log.info("cluster unpaused, it was not deleted", cluster=f"{cluster.namespace}/{cluster.name}", uid=cluster.uid)
-    return None
-
-
-def paused_since(cluster: Object) -> datetime | None:
-    """When Unwind paused Cluster API for a Cluster, to delete it; None if it did not (pure)."""
-    metadata = cluster["metadata"]
-    if (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) != PAUSED_BY_GATE:
-        return None
-    written = [
-        entry["time"]
-        for entry in metadata.get("managedFields") or ()
-        if entry.get("manager") == DELETE_FIELD_MANAGER and entry.get("time") and _writes_pause(entry)
-    ]
-    return datetime.fromisoformat(max(written)) if written else None
-
-
-def _writes_pause(entry: Object) -> bool:
-    of_metadata = (entry.get("fieldsV1") or {}).get("f:metadata") or {}
-    return f"f:{PAUSED_ANNOTATION}" in (of_metadata.get("f:annotations") or {})
 
 
 def _unarmed(machines: Iterable[Metadata]) -> list[Metadata]:

@@ -13,7 +13,7 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.names import DELETE_FIELD_MANAGER, PAUSED_ANNOTATION, PAUSED_BY_GATE
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
-from unwind.capi.gate_policies import DELETIONS
+from unwind.capi.admission_policies import DELETIONS
 from unwind.cli import console, helm_releases, plan
 from unwind.cli.arguments import (
     Context,

@@ -17,7 +17,7 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, Resource
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.demo import scenario
 from unwind.demo.manager_process import running_manager
 from unwind.demo.scenario import operate

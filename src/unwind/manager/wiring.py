@@ -45,9 +45,9 @@ from unwind.capi.gate_reader import GateReader
 from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.machine_caches import MachineCaches
-from unwind.capi.machine_gate_controller import MachineGateController
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.ok_to_delete_controller import OkToDeleteController
+from unwind.capi.policy_gate_controller import PolicyGateController
 from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
@@ -445,18 +445,18 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
                 gates=shared.gates,
             ),
             OkToDeleteController(context.controllers, caches),
-            *_machine_gates(context, shared, registry),
+            *_policy_gates(context, shared, registry),
         ),
         serving=(registry, charts),
         routes=handlers.routes(),
     )
 
 
-def _machine_gates(context: ManagerContext, shared: Shared, registry: HookRegistry) -> tuple[Component, ...]:
-    """The gate of Clusters without a ClusterClass: their Machines."""
+def _policy_gates(context: ManagerContext, shared: Shared, registry: HookRegistry) -> tuple[Component, ...]:
+    """The gates Machines and Admission, for Clusters without a ClusterClass."""
     if shared.machines is None or shared.gates is None:
         return ()
-    controller = MachineGateController(
+    controller = PolicyGateController(
         context.server_time,
         shared.caches,
         shared.machines,

@@ -12,7 +12,7 @@ from unwind.api.policies import PolicyGate
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
 from unwind.capi import gate_arming, hook_protocol
-from unwind.capi.gate_policies import extension_name
+from unwind.capi.admission_policies import extension_name
 from unwind.capi.manifests import VERSIONS
 from unwind.companions.policy_reader import read_policies
 from unwind.kube.errors import ApiError, NotFoundError

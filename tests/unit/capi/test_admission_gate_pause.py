@@ -9,7 +9,7 @@ import pytest
 
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta
-from unwind.capi.machine_gate_controller import PAUSE_LASTS, end_pause, paused_since
+from unwind.capi.admission_gate_pause import PAUSE_LASTS, end_pause, paused_since
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client
