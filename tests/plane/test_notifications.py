@@ -35,10 +35,10 @@ from unwind.companions.policy_reader import PolicyCaches
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.members.cluster_caches import ClusterCaches
-from unwind.notifications import rules, sinks
+from unwind.notifications import delivery_schedule, sinks
 from unwind.notifications.addresses import AddressRules
 from unwind.notifications.controller import NotificationCaches, NotificationController, NotificationMetrics
-from unwind.notifications.delivery import Delivery, trust
+from unwind.notifications.sink_request import Delivery, trust
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 SIGNING_KEY = b"a signing key of 32 bytes, or so"
-AGAIN = rules.AGAIN.total_seconds()
+AGAIN = delivery_schedule.AGAIN.total_seconds()
 
 
 class Clock(StillClock):
@@ -149,17 +149,17 @@ class NotificationScene:
     async def complete(self) -> Teardown:
         return await self.teardown({"phase": "Complete", "finishedAt": _now()})
 
-    async def record(self, teardown: Teardown) -> dict[str, rules.Attempted]:
+    async def record(self, teardown: Teardown) -> dict[str, delivery_schedule.Attempted]:
         """What the Teardown records, of all sinks together."""
         found = await self.client.get(TEARDOWNS, teardown.metadata.name, type=Teardown)
         return {
             event: entry
-            for text in rules.notified(found).values()
-            for event, entry in msgspec.json.decode(text, type=rules.Record).items()
+            for text in delivery_schedule.notified(found).values()
+            for event, entry in msgspec.json.decode(text, type=delivery_schedule.Record).items()
         }
 
-    async def until_recorded(self, teardown: Teardown, event: str, **wanted: object) -> rules.Attempted:
-        async def there() -> rules.Attempted | None:
+    async def until_recorded(self, teardown: Teardown, event: str, **wanted: object) -> delivery_schedule.Attempted:
+        async def there() -> delivery_schedule.Attempted | None:
             entry = (await self.record(teardown)).get(event)
             return entry if entry and all(getattr(entry, name) == value for name, value in wanted.items()) else None
 
@@ -388,8 +388,12 @@ async def test_loopback_and_keys_that_are_not_for_it_are_refused_and_named(it: N
 
             async def all_failed() -> list[str] | None:
                 read = await it.client.get(TEARDOWNS, teardown.metadata.name, type=Teardown)
-                texts = rules.notified(read).values()
-                found = [entry for text in texts for entry in msgspec.json.decode(text, type=rules.Record).values()]
+                texts = delivery_schedule.notified(read).values()
+                found = [
+                    entry
+                    for text in texts
+                    for entry in msgspec.json.decode(text, type=delivery_schedule.Record).values()
+                ]
                 errors = [entry.error for entry in found if entry.error]
                 return errors if len(errors) == 4 else None
 
@@ -422,7 +426,7 @@ async def _events(it: NotificationScene) -> list[Object]:
     ]
 
 
-async def _failed(it: NotificationScene, teardown: Teardown) -> rules.Attempted | None:
+async def _failed(it: NotificationScene, teardown: Teardown) -> delivery_schedule.Attempted | None:
     entry = (await it.record(teardown)).get("Complete")
     return entry if entry and entry.error else None
 
@@ -556,6 +560,6 @@ async def test_a_killed_process_and_its_successor_send_at_least_once_and_once_a_
         assert len(set(sink.ids)) == 1
 
 
-async def _delivered(it: NotificationScene, teardown: Teardown) -> rules.Attempted | None:
+async def _delivered(it: NotificationScene, teardown: Teardown) -> delivery_schedule.Attempted | None:
     entry = (await it.record(teardown)).get("Complete")
     return entry if entry and entry.sent else None

@@ -21,7 +21,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME
 from unwind.members import targets
-from unwind.notifications import rules
+from unwind.notifications import delivery_schedule
 from unwind.teardown.deletion_gate import NOT_INSTALLED, GateFault
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PolicyController(Controller[str]):
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         old, new = change.old, change.new
-        if (old and rules.notified(old)) == (new and rules.notified(new)):
+        if (old and delivery_schedule.notified(old)) == (new and delivery_schedule.notified(new)):
             return
         for ref in new.spec.policies if new else old.spec.policies if old else ():
             # Later: one sink that fails concerns many Teardowns.
@@ -126,7 +126,7 @@ class PolicyController(Controller[str]):
         selected = [
             found for cluster in self._clusters.clusters.all() if (found := self._selected(policy, cluster)) is not None
         ]
-        failing = rules.failing(policy, self._clusters.teardowns.cache)
+        failing = delivery_schedule.failing(policy, self._clusters.teardowns.cache)
         wanted = policy_status.status(policy, selected, failing=failing, now=self._clock.now())
         if wanted == policy.status:
             return None

@@ -83,7 +83,7 @@ from unwind.members.cluster_caches import ClusterCaches
 from unwind.members.members import Members
 from unwind.notifications.addresses import AddressRules
 from unwind.notifications.controller import NotificationCaches, NotificationController, NotificationMetrics
-from unwind.notifications.delivery import Delivery, own_addresses, trust
+from unwind.notifications.sink_request import Delivery, own_addresses, trust
 from unwind.preview import removal_forecast
 from unwind.protection.contents_reader import ProtectionLookup
 from unwind.protection.controller import ProtectionController

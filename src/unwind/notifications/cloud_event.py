@@ -18,7 +18,7 @@ from unwind.api.unwind import TEARDOWNS
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Teardown
-    from unwind.notifications.rules import Notice
+    from unwind.notifications.delivery_schedule import Notice
     from unwind.notifications.sinks import Sink
 
 CONTENT_TYPE = "application/cloudevents+json; charset=UTF-8"

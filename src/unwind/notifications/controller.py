@@ -23,10 +23,10 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Regarding
 from unwind.kube.updates import revise
-from unwind.notifications import rules, sinks
+from unwind.notifications import delivery_schedule, sinks
 from unwind.notifications.cloud_event import CONTENT_TYPE, cloud_event
-from unwind.notifications.delivery import DeliveryError, FailureReason
 from unwind.notifications.signature import parse_key, signed_headers
+from unwind.notifications.sink_request import DeliveryError, FailureReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.informers import Informer
-    from unwind.notifications.delivery import Delivery
-    from unwind.notifications.rules import Notice
+    from unwind.notifications.delivery_schedule import Notice
+    from unwind.notifications.sink_request import Delivery
     from unwind.notifications.sinks import Sink
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.signatures import RecordKeys
@@ -169,7 +169,7 @@ class NotificationController(Controller[NotificationKey]):
     def _sinks(self, teardown: Teardown) -> dict[str, Sink]:
         """The sinks of the policies that selected the target when the teardown started, as they are now."""
         found = []
-        for ref in teardown.spec.policies if rules.concerns(teardown) else ():
+        for ref in teardown.spec.policies if sinks.concerns(teardown) else ():
             policy = self._caches.policies.cache.get(Key("", ref.name))
             if policy and policy.spec.notifications and policy.metadata.uid == ref.uid:
                 found.append(policy)
@@ -183,22 +183,22 @@ class NotificationController(Controller[NotificationKey]):
             sink = self._sinks(teardown).get(key.sink)
             if sink is None or not await self._keys.verified(teardown):
                 return None
-            record = rules.read_record(teardown.metadata.annotations, sink.id)
-            notice, after = rules.due(teardown, sink, record, now=self._clock.now())
+            record = delivery_schedule.read_record(teardown.metadata.annotations, sink.id)
+            notice, after = delivery_schedule.due(teardown, sink, record, now=self._clock.now())
             if notice is None:
                 return after
             if not await self._attempt(teardown, sink, notice):
                 # Another replica, or an earlier task, was faster. The watch reports what it wrote.
-                return rules.AGAIN.total_seconds()
+                return delivery_schedule.AGAIN.total_seconds()
 
     async def _attempt(self, teardown: Teardown, sink: Sink, notice: Notice) -> bool:
         """Record an attempt, make it, and record its result. False if the attempt is not ours to make."""
         began = self._clock.now()
 
         def begin(now: Object) -> Object | None:
-            record = rules.read_record(now["metadata"].get("annotations") or {}, sink.id)
-            chosen, _ = rules.due(teardown, sink, record, now=began)
-            return _patch(sink, rules.begun(record, notice, now=began)) if chosen == notice else None
+            record = delivery_schedule.read_record(now["metadata"].get("annotations") or {}, sink.id)
+            chosen, _ = delivery_schedule.due(teardown, sink, record, now=began)
+            return _patch(sink, delivery_schedule.begun(record, notice, now=began)) if chosen == notice else None
 
         recorded = await revise(self._client, TEARDOWNS, _read(teardown), begin)
         if recorded is None:
@@ -217,8 +217,8 @@ class NotificationController(Controller[NotificationKey]):
             log.info("notification sent", teardown=teardown.metadata.name, kind=notice.event.value, sink=sink.host)
 
         def end(now: Object) -> Object | None:
-            record = rules.read_record(now["metadata"].get("annotations") or {}, sink.id)
-            after = rules.ended(record, notice, began, error)
+            record = delivery_schedule.read_record(now["metadata"].get("annotations") or {}, sink.id)
+            after = delivery_schedule.ended(record, notice, began, error)
             return None if after is None else _patch(sink, after)
 
         written = await revise(self._client, TEARDOWNS, recorded, end)
@@ -241,7 +241,7 @@ class NotificationController(Controller[NotificationKey]):
                 f"not sent: the manager was too busy for {late:.0f}s",
                 remedy="check the CPU of the manager and the load of the API server",
             )
-        await self._delivery.send(sink.url, body, headers, within=rules.SENDING - late)
+        await self._delivery.send(sink.url, body, headers, within=delivery_schedule.SENDING - late)
 
     async def _signing_key(self, sink: Sink) -> bytes:
         """The key from a Secret in the manager's own namespace, if its owner allows that use by the label. Otherwise a
@@ -304,8 +304,8 @@ def _read(teardown: Teardown) -> Object:
     }
 
 
-def _patch(sink: Sink, record: rules.Record) -> Object:
-    return {"metadata": {"annotations": {rules.annotation(sink.id): rules.written(record)}}}
+def _patch(sink: Sink, record: delivery_schedule.Record) -> Object:
+    return {"metadata": {"annotations": {delivery_schedule.annotation(sink.id): delivery_schedule.written(record)}}}
 
 
 def _no_key(what: str, *, remedy: str) -> DeliveryError:

@@ -1,4 +1,4 @@
-"""Which notifications a sink gets, and when: once for each event, at most one attempt in a minute (pure).
+"""When a sink is notified of which event: once for each event, at most one attempt in a minute, with back-off (pure).
 
 An attempt is recorded on the Teardown before it is sent, and its success afterwards. A manager that is killed between
 the two sends it again, with the same id: each notification arrives at least once. The record is written with the
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.names import NOTIFIED_ANNOTATION, SET_ASIDE_LABEL
+from unwind.api.names import NOTIFIED_ANNOTATION
 from unwind.api.policies import NotificationEvent
-from unwind.api.unwind import Cause, Phase
+from unwind.api.unwind import Phase
+from unwind.notifications.sinks import concerns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,13 +33,6 @@ LONGEST = timedelta(minutes=15)
 """The longest time between two attempts."""
 _DOUBLINGS = 10
 _ERROR = 300
-
-
-def concerns(teardown: Teardown) -> bool:
-    """Whether a Teardown can have sinks. The spec of a request is its requester's, also where it names policies."""
-    return (
-        teardown.spec.cause in (Cause.CLUSTER_DELETED, Cause.MOVED) and SET_ASIDE_LABEL not in teardown.metadata.labels
-    )
 
 
 class Attempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

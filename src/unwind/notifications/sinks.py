@@ -11,6 +11,7 @@ import msgspec
 
 from unwind.api.annotation_values import parse_duration
 from unwind.api.fields import Unknown
+from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.policies import (
     HELD_LONGER_THAN,
     NotificationEvent,
@@ -19,9 +20,12 @@ from unwind.api.policies import (
     SigningKey,
     TeardownPolicy,
 )
+from unwind.api.unwind import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from unwind.api.unwind import Teardown
 
 GRACE = timedelta(minutes=5)
 """The manager sees a new sink a moment after it was named. What happened this long before is still sent."""
@@ -47,6 +51,13 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True):
     def host(self) -> str:
         """For people: the path may hold a secret."""
         return host_of(self.url)
+
+
+def concerns(teardown: Teardown) -> bool:
+    """Whether a Teardown can have sinks. The spec of a request is its requester's, also where it names policies."""
+    return (
+        teardown.spec.cause in (Cause.CLUSTER_DELETED, Cause.MOVED) and SET_ASIDE_LABEL not in teardown.metadata.labels
+    )
 
 
 def sink_id(notification: PolicyNotification) -> str:

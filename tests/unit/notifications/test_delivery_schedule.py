@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.policies import NotificationEvent, SigningKey, TeardownPolicy
 from unwind.api.unwind import Teardown
-from unwind.notifications import rules
+from unwind.notifications import delivery_schedule
 from unwind.notifications.cloud_event import cloud_event
-from unwind.notifications.rules import AGAIN, LONGEST, Attempted, Notice
+from unwind.notifications.delivery_schedule import AGAIN, LONGEST, Attempted, Notice
 from unwind.notifications.sinks import Sink
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -36,14 +35,14 @@ def sink(
     )
 
 
-def teardown(phase: str = "Removing", *, cause: str = "ClusterDeleted", labels: Any = None, **status: Any) -> Teardown:
+def teardown(phase: str = "Removing", **status: Any) -> Teardown:
     ref = {"group": "cluster.x-k8s.io", "kind": "Cluster", "namespace": "shops", "name": "prod-7", "uid": "c1"}
     body = {
-        "metadata": {"name": "c1", "uid": "t1", "labels": labels or {}},
+        "metadata": {"name": "c1", "uid": "t1"},
         "spec": {
             "title": "Cluster shops/prod-7",
             "target": ref,
-            "cause": cause,
+            "cause": "ClusterDeleted",
             "policies": [{"name": "production", "uid": "p1"}],
         },
         "status": {"phase": phase, **status},
@@ -59,7 +58,7 @@ def blocked(*since: datetime) -> list[dict[str, Any]]:
 def due(
     found: Teardown, *record: tuple[NotificationEvent, Attempted], to: Sink | None = None, now: datetime = NOW
 ) -> Any:
-    return rules.due(found, to or sink(), {event.value: entry for event, entry in record}, now=now)
+    return delivery_schedule.due(found, to or sink(), {event.value: entry for event, entry in record}, now=now)
 
 
 def ended(phase: str = "Complete", **status: Any) -> Teardown:
@@ -95,7 +94,7 @@ def test_a_teardown_that_is_held_without_a_blocker_counts_from_its_start() -> No
     ],
 )
 def test_what_happened_is_known_from_the_status(found: Teardown, events: set[NotificationEvent]) -> None:
-    assert {event for event in NotificationEvent if rules.occurred(event, found)} == events
+    assert {event for event in NotificationEvent if delivery_schedule.occurred(event, found)} == events
 
 
 def test_a_notification_is_not_repeated_once_it_was_accepted() -> None:
@@ -111,15 +110,15 @@ def test_one_that_was_not_accepted_is_repeated_with_back_off_and_never_within_a_
         assert notice is None
         waits.append(timedelta(seconds=seconds))
         assert due(ended(), (COMPLETE, entry), now=NOW + waits[-1]) == (Notice(COMPLETE, NOW), None)
-    assert waits[0] == AGAIN > MINUTE + timedelta(seconds=rules.SENDING)
+    assert waits[0] == AGAIN > MINUTE + timedelta(seconds=delivery_schedule.SENDING)
     assert waits == sorted(waits)
     assert waits[-1] == LONGEST
 
 
 def test_an_attempt_without_a_result_is_repeated_a_kill_between_record_and_result() -> None:
-    record = rules.begun({}, Notice(COMPLETE, NOW), now=NOW)
-    assert rules.due(ended(), sink(), record, now=NOW + MINUTE) == (None, (AGAIN - MINUTE).total_seconds())
-    notice, _ = rules.due(ended(), sink(), record, now=NOW + AGAIN)
+    record = delivery_schedule.begun({}, Notice(COMPLETE, NOW), now=NOW)
+    assert delivery_schedule.due(ended(), sink(), record, now=NOW + MINUTE) == (None, (AGAIN - MINUTE).total_seconds())
+    notice, _ = delivery_schedule.due(ended(), sink(), record, now=NOW + AGAIN)
     assert notice
     assert notice.id(ended()) == Notice(COMPLETE, NOW).id(ended()) == "t1-complete-20261118T120000Z"
 
@@ -154,28 +153,21 @@ def test_a_new_sink_is_not_told_what_was_over_before_it() -> None:
 
 def test_the_record_keeps_attempts_and_the_result_of_the_last_one() -> None:
     notice = Notice(COMPLETE, NOW)
-    first = rules.begun({}, notice, now=NOW)
-    failed = rules.ended(first, notice, NOW, "HTTP 500")
+    first = delivery_schedule.begun({}, notice, now=NOW)
+    failed = delivery_schedule.ended(first, notice, NOW, "HTTP 500")
     assert failed
-    second = rules.begun(failed, notice, now=NOW + AGAIN)
+    second = delivery_schedule.begun(failed, notice, now=NOW + AGAIN)
     assert (second["Complete"].attempts, second["Complete"].error) == (2, "HTTP 500")
     # The same error again needs no write.
-    assert rules.ended(second, notice, NOW + AGAIN, "HTTP 500") is None
+    assert delivery_schedule.ended(second, notice, NOW + AGAIN, "HTTP 500") is None
     # The result of an earlier attempt is not that of this one.
-    assert rules.ended(second, notice, NOW, "") is None
-    done = rules.ended(second, notice, NOW + AGAIN, "")
+    assert delivery_schedule.ended(second, notice, NOW, "") is None
+    done = delivery_schedule.ended(second, notice, NOW + AGAIN, "")
     assert done
     assert (done["Complete"].sent, done["Complete"].error) == (True, "")
-    text = rules.written(done)
-    assert rules.read_record({"unwind.dev/notified.a1": text}, "a1") == done
-    assert rules.read_record({"unwind.dev/notified.a1": text}, "other") == {}
-
-
-def test_only_records_of_deleted_clusters_count() -> None:
-    assert rules.concerns(teardown())
-    # A user writes the spec of a request, also the policies in it.
-    assert not rules.concerns(teardown(cause="Requested"))
-    assert not rules.concerns(teardown(labels={SET_ASIDE_LABEL: "true"}))
+    text = delivery_schedule.written(done)
+    assert delivery_schedule.read_record({"unwind.dev/notified.a1": text}, "a1") == done
+    assert delivery_schedule.read_record({"unwind.dev/notified.a1": text}, "other") == {}
 
 
 def test_a_policy_says_which_notifications_are_not_delivered() -> None:
@@ -184,13 +176,15 @@ def test_a_policy_says_which_notifications_are_not_delivered() -> None:
     )
     one = ended()
     record = {"Complete": Attempted(of=NOW, at=NOW, error="sink hooks.example.com: answered with HTTP 500")}
-    meta = msgspec.structs.replace(one.metadata, annotations={"unwind.dev/notified.a1": rules.written(record)})
+    meta = msgspec.structs.replace(
+        one.metadata, annotations={"unwind.dev/notified.a1": delivery_schedule.written(record)}
+    )
     failed = msgspec.structs.replace(one, metadata=meta)
-    assert rules.failing(policy, [one]) == ""
-    assert "1 notifications are not delivered" in rules.failing(policy, [one, failed])
-    assert "answered with HTTP 500" in rules.failing(policy, [failed])
+    assert delivery_schedule.failing(policy, [one]) == ""
+    assert "1 notifications are not delivered" in delivery_schedule.failing(policy, [one, failed])
+    assert "answered with HTTP 500" in delivery_schedule.failing(policy, [failed])
     other = msgspec.structs.replace(policy, metadata=msgspec.structs.replace(policy.metadata, uid="p2"))
-    assert rules.failing(other, [failed]) == ""
+    assert delivery_schedule.failing(other, [failed]) == ""
 
 
 def test_the_event_names_who_must_act_and_nothing_that_others_wrote() -> None:

@@ -19,8 +19,8 @@ from tests.https_sinks import HttpsSink
 from unwind.api.policies import NotificationEvent, TeardownPolicy
 from unwind.notifications.addresses import AddressRules
 from unwind.notifications.cloud_event import TYPE
-from unwind.notifications.delivery import Delivery, DeliveryError, FailureReason, trust
 from unwind.notifications.signature import parse_key, signed_headers
+from unwind.notifications.sink_request import Delivery, DeliveryError, FailureReason, trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ import pytest
 
 from tests.https_sinks import NEVER, HttpsSink, https_sink
 from unwind.errors import UnwindError
-from unwind.notifications import delivery
+from unwind.notifications import sink_request
 from unwind.notifications.addresses import AddressRules, parsed
-from unwind.notifications.delivery import Delivery, DeliveryError, FailureReason, Resolver, own_addresses, trust
+from unwind.notifications.sink_request import Delivery, DeliveryError, FailureReason, Resolver, own_addresses, trust
 
 if TYPE_CHECKING:
     from unwind.notifications.addresses import Address
@@ -156,7 +156,7 @@ async def test_numbers_that_are_addresses_for_the_system_are_checked_as_such() -
 
 
 async def test_a_lookup_that_hangs_is_given_up_and_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_RESOLVING", 0.05)
+    monkeypatch.setattr(sink_request, "_RESOLVING", 0.05)
     release = asyncio.Event()
     loop, calls = asyncio.get_running_loop(), []
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.policies import NotificationEvent, TeardownPolicy
+from unwind.api.unwind import Teardown
 from unwind.notifications import sinks
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -83,3 +85,13 @@ def test_unknown_words_of_a_later_version_are_skipped() -> None:
 def test_a_teardown_has_a_limited_number_of_sinks() -> None:
     many = [policy(f"p{n}", *(notification(f"https://h{n}-{i}.example.com") for i in range(8))) for n in range(20)]
     assert len(sinks.united(many)) == sinks.MOST
+
+
+def test_only_records_of_deleted_clusters_count() -> None:
+    def teardown(cause: str = "ClusterDeleted", **labels: str) -> Teardown:
+        return msgspec.convert({"metadata": {"labels": labels}, "spec": {"cause": cause}}, Teardown)
+
+    assert sinks.concerns(teardown())
+    # A user writes the spec of a request, also the policies in it.
+    assert not sinks.concerns(teardown("Requested"))
+    assert not sinks.concerns(teardown(**{SET_ASIDE_LABEL: "true"}))
