@@ -22,7 +22,7 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
-from unwind.install import conflicting_controllers, crd_adoption, obsolete_objects
+from unwind.install import conflicting_controllers, crd_adoption, features_in_use, obsolete_objects
 from unwind.install.existing_objects import ExistingObject, look, require_admission_policies
 from unwind.install.manifests import called, definitions, manifests
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
@@ -88,7 +88,7 @@ async def install(
     await _refuse_rivals(client, setting, warn)
     installed = await recorded_features(client, setting.namespace)
     # Without a record, for example after an interrupted uninstall, any feature may still be in use.
-    await obsolete_objects.refuse_in_use(client, setting, features.ALL if installed is None else installed)
+    await features_in_use.refuse_in_use(client, setting, features.ALL if installed is None else installed)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client, setting)
     _refuse_release(found)
