@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from unwind.addons.builtin_rules import several, steady
+from unwind.addons.hook_rule_catalogue import several, steady
 from unwind.api.sveltos import HelmChartAction
 from unwind.hooks import Wait
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from unwind import logs
 from unwind.addons import cluster_profiles, cluster_summaries, creation_rules, upgrade_rules
-from unwind.addons.builtin_rules import ADDONS_ALLOW, ADDONS_SETTLED, DEPLOY_AT_ONCE, SOURCES_EXIST, steady
 from unwind.addons.chart_availability import Where
 from unwind.addons.creation_rules import Lack, ProfileSource
+from unwind.addons.hook_rule_catalogue import ADDONS_ALLOW, ADDONS_SETTLED, DEPLOY_AT_ONCE, SOURCES_EXIST, steady
 from unwind.addons.summary_deployment import SummaryDeployment
 from unwind.api.capi import Cluster
 from unwind.api.resources import CONFIG_MAPS, SECRETS

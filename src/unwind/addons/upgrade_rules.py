@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.addons.builtin_rules import several, steady
+from unwind.addons.hook_rule_catalogue import several, steady
 from unwind.api.fields import Unknown
 from unwind.api.names import KUBERNETES_VERSIONS_ANNOTATION
 from unwind.api.sveltos import FeatureStatus, FeatureSummary

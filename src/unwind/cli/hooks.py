@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from unwind.addons.builtin_rules import KNOWN
+from unwind.addons.hook_rule_catalogue import KNOWN
 from unwind.api.capi import MACHINES, MACHINES_V1BETA1
 from unwind.api.hooks import Hook
 from unwind.api.names import CLUSTER_NAME_LABEL, DISARM_FIELD_MANAGER
