@@ -1,4 +1,7 @@
-"""What clusterDeletionBehavior means for the add-ons of a cluster that is deleted: leave, try or enforce (pure)."""
+"""What clusterDeletionBehavior means for the add-ons of a cluster that is deleted: leave, try or enforce (pure).
+
+Of a Cluster of Cluster API: a SveltosCluster that is deleted is merely no longer managed (`stop_matching_behavior`).
+"""
 
 from __future__ import annotations
 

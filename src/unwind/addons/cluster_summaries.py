@@ -14,7 +14,6 @@ import msgspec
 from unwind.addons import matching
 from unwind.addons.matching import ProfileKey
 from unwind.api import names
-from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, find, manifest
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.api.sveltos import (
@@ -251,12 +250,6 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
         elif not provisioned(one) and one.metadata.uid not in landed:
             told.append(f"{need} is not Provisioned")
     return told
-
-
-def withdraws(spec: ProfileSpec) -> bool | Unknown:
-    """Whether add-ons are removed when the cluster no longer matches; Unknown blocks."""
-    behaviour = spec.stop_matching
-    return behaviour if isinstance(behaviour, Unknown) else behaviour.withdraws
 
 
 def same_cluster(summary: ClusterSummary, target: AddonTarget | None) -> AddonTarget | None:

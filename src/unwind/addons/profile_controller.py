@@ -13,6 +13,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries, matching, summary_status, validation
 from unwind.addons.matching import ProfileKey, Verdict, is_paused, match
+from unwind.addons.stop_matching_behavior import withdraws
 from unwind.addons.validation import Gated, holds
 from unwind.api import names
 from unwind.api.fields import Unknown
@@ -315,9 +316,7 @@ class ProfileController(Controller[ProfileKey]):
             same = same and cluster_summaries.owner_uid(summary) == profile.metadata.uid
             if same and match(pair.profile, profile.spec, target) is not Verdict.UNWANTED:
                 return
-        if isinstance(
-            cluster_summaries.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown
-        ):
+        if isinstance(withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown):
             return  # blocked; the profile's condition reports it
         # The last profile of a dependency chain goes first: send no other request before this one.
         for dependent in dependents(summary, self._caches.needing, self._caches.needed):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons.step_source import pause_of, step_name
+from unwind.addons.stop_matching_behavior import manner_of
 from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType, FeatureStatus
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, FeatureStatus
 from unwind.api.unwind import Blocker, Effort, StepState
 from unwind.inventory.inventories import items
 from unwind.members import credentials
@@ -87,11 +88,11 @@ class SummaryWithdrawal:
                 return
             # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
             target = cluster_summaries.same_cluster(summary, await self._caches.read_target(cluster))
-        gone = target is None or target.terminating
-        if gone and cluster.type == ClusterType.CAPI:
+        manner = manner_of(summary, target)
+        if manner is None:
             await self._leave_to_teardown(summary, target)
-        elif gone:
-            await self._take_back(summary, target, Manner.FORGET)
+        elif manner is Manner.FORGET:
+            await self._take_back(summary, target, manner)
         elif let_go := await self._records.let_go(
             self._recorded(summary, target), paused=bool(target and target.paused)
         ):
@@ -111,26 +112,24 @@ class SummaryWithdrawal:
                 f"{cluster_summaries.profile_of(summary)} is paused: nothing is removed until it is unpaused",
             )
             self._records.hold(self._recorded(summary, target), pause.blocker)
+        elif isinstance(manner, Unknown):
+            message = f"stopMatchingBehavior {manner}; nothing is removed until the profile is corrected"
+            self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
+            held = self._recorded(summary, target)
+            author = "the author of the profile"
+            self._records.hold(
+                held, Blocker(object=held.owner, reason=Reason.UNKNOWN_VALUE, message=message, actor=author)
+            )
+        elif manner is Manner.REMOVE and (before := self._dependents(summary)):
+            self._records.hold(self._recorded(summary, target), *map(_waits_for, before))
+            if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
+                # It comes next: prepare it now.
+                self._begin(summary, target, manner, free=False)
+            named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
+            why = f"waiting for the removal of the profiles that depend on it: {named}"
+            self._writer.wait(summary, Reason.WAITING, why, for_order=True)
         else:
-            withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
-            if isinstance(withdraws, Unknown):
-                message = f"stopMatchingBehavior {withdraws}; nothing is removed until the profile is corrected"
-                self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
-                held = self._recorded(summary, target)
-                author = "the author of the profile"
-                self._records.hold(
-                    held, Blocker(object=held.owner, reason=Reason.UNKNOWN_VALUE, message=message, actor=author)
-                )
-            elif withdraws and (before := self._dependents(summary)):
-                self._records.hold(self._recorded(summary, target), *map(_waits_for, before))
-                if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
-                    # It comes next: prepare it now.
-                    self._begin(summary, target, Manner.REMOVE, free=False)
-                named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                why = f"waiting for the removal of the profiles that depend on it: {named}"
-                self._writer.wait(summary, Reason.WAITING, why, for_order=True)
-            else:
-                await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
+            await self._take_back(summary, target, manner)
 
     async def dismiss(self, summary: ClusterSummary) -> bool:
         """Remove our finalizer from a summary that the manager never deployed anything for; whether it did."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.addons import cluster_summaries
+from unwind.addons import cluster_summaries, stop_matching_behavior
 from unwind.addons.matching import ProfileKey
 from unwind.addons.step_source import merged, read_steps
 from unwind.api import capi, karmada, sveltos
@@ -380,7 +380,7 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     listed = await places.client.list(CLUSTER_SUMMARIES, namespace=meta.namespace or None)
     summaries = msgspec.convert(listed, list[ClusterSummary])
     its = [summary for summary in summaries if cluster_summaries.profile_of(summary) == key]
-    withdraws = cluster_summaries.withdraws(profile.spec)
+    withdraws = stop_matching_behavior.withdraws(profile.spec)
     ref = ref_of(resource, meta)
     refusals = await _by_label(places.here, ref, meta)
     if isinstance(withdraws, Unknown):
