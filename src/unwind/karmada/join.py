@@ -19,6 +19,8 @@ from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
 from unwind.karmada import join_objects, tokens
+from unwind.karmada.join_objects import is_marked, name_of
+from unwind.karmada.join_refusals import existing_member, may_be_older, refuse_foreign
 from unwind.kube import kubeconfig
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
@@ -129,7 +131,7 @@ async def take_out(client: Client, name: str, namespace: str, *, joined_to: str)
     ):
         try:
             found = await client.get(resource, called, namespace=where)
-            if not _marked(found, joined_to):
+            if not is_marked(found, joined_to):
                 continue
             if resource is NAMESPACES and await _inside(client, called):
                 continue
@@ -206,7 +208,7 @@ class _Work:
             return made
         meta = body["metadata"]
         found = await client.get(resource, meta["name"], namespace=meta.get("namespace"))
-        _refuse(self._where(client), resource, found, home=self._found.home)
+        refuse_foreign(self._where(client), resource, found, home=self._found.home)
         if resource is NAMESPACES:
             self._report(client, resource, found, JoinResult.UNCHANGED)
             return found
@@ -222,7 +224,7 @@ class _Work:
         options, member = self._options, self._member
         found = await _get(self._home, SECRETS, options.name, options.namespace)
         if found:
-            _refuse(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
+            refuse_foreign(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
             if await self._serves(found):
                 self._report(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
@@ -302,8 +304,8 @@ class _Work:
 
     async def _refuse_twins(self, ours: Cluster) -> None:
         """Two joins of the same cluster under two names may both find none at first; the later one gives up."""
-        others = [cluster for cluster in await _clusters(self._home) if join_objects.may_be_older(cluster, ours)]
-        join_objects.existing_member(self._options, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
+        others = [cluster for cluster in await _clusters(self._home) if may_be_older(cluster, ours)]
+        existing_member(self._options, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _ensure_owner(self, secret: Object, cluster: Object) -> None:
         """Make the Cluster the owner of the Secret, so that it is deleted with it."""
@@ -335,12 +337,12 @@ class _Work:
         return made
 
     def _report(self, client: Client, resource: Resource, found: Object, result: JoinResult) -> None:
-        one = JoinedObject(kind=resource.kind, name=_name(found), where=self._where(client), result=result)
+        one = JoinedObject(kind=resource.kind, name=name_of(found), where=self._where(client), result=result)
         self.done.append(one)
         self._announce(str(one))
 
     def _called(self, client: Client, resource: Resource, found: Object) -> str:
-        return f"{resource.kind} {_name(found)} in the {self._where(client)}"
+        return f"{resource.kind} {name_of(found)} in the {self._where(client)}"
 
     def _where(self, client: Client) -> str:
         return _MEMBER if client is self._member else _CONTROL_PLANE
@@ -369,7 +371,7 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
             f"cannot join {options.name} to the control plane at {home.connection.server}: {error}",
             remedy="check --kubeconfig and --context, then run `unwind join` again",
         ) from error
-    cluster = join_objects.existing_member(options, clusters, identity=identity, server=member.connection.server)
+    cluster = existing_member(options, clusters, identity=identity, server=member.connection.server)
     made = join_objects.member_objects(options, home=uid)
     # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (
@@ -380,7 +382,7 @@ async def _look(home: Client, member: Client, options: JoinOptions) -> _Found:
         (home, NAMESPACES, f"{names.KARMADA_EXECUTION_NAMESPACE}{options.name}", None),
     ):
         if there := await _get(client, resource, name, namespace):
-            _refuse(_MEMBER if client is member else _CONTROL_PLANE, resource, there, home=uid)
+            refuse_foreign(_MEMBER if client is member else _CONTROL_PLANE, resource, there, home=uid)
     return _Found(home=uid, identity=identity, cluster=cluster)
 
 
@@ -403,32 +405,12 @@ async def _get(client: Client, resource: Resource, name: str, namespace: str | N
         return None
 
 
-def _refuse(where: str, resource: Resource, found: Object, *, home: str) -> None:
-    """Raise UnwindError for an object that is being deleted or belongs to another owner. A namespace may belong to
-    anyone."""
-    called = f"{resource.kind} {_name(found)} in the {where}"
-    if found["metadata"].get("deletionTimestamp"):
-        raise UnwindError(f"{called} is being deleted", remedy="wait until it is gone, then join again")
-    if resource is not NAMESPACES and not _marked(found, home):
-        raise UnwindError(f"{called} was not created by this join", remedy="use another name or --cluster-namespace")
-
-
 def _has(found: Object, body: Object) -> bool:
     """Whether an object already has these contents."""
     return all(found.get(field) == value for field, value in body.items() if field != "metadata")
-
-
-def _name(found: Object) -> str:
-    meta = found["metadata"]
-    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
 async def _inside(client: Client, namespace: str) -> list[contents.Content]:
     """What users or programs created in a namespace."""
     found = await contents.in_namespace(client, Discovery(client), namespace)
     return [item for item in found if not contents.made_by_the_server(item)]
-
-
-def _marked(found: Object, home: str) -> bool:
-    labels: dict[str, str] = found["metadata"].get("labels") or {}
-    return labels.get(names.JOINED_LABEL) == home

@@ -1,4 +1,4 @@
-"""The objects that a join creates, and whether the cluster may join under this name (pure)."""
+"""The options of a join, and the objects that it creates (pure)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, ClusterSyncMode, RemoveStrategy
+from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, ClusterSyncMode, RemoveStrategy
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
-from unwind.kube.absence import is_newer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from unwind.kube.kubeconfig import ClusterConnection
 
 Object = dict[str, Any]
@@ -150,45 +147,13 @@ def _object(
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
 
 
-def existing_member(options: JoinOptions, clusters: Iterable[Cluster], *, identity: str, server: str) -> Cluster | None:
-    """The existing Cluster object of this member; None if there is none. Raises UnwindError if it cannot be joined.
-
-    `identity`: the uid of the member's kube-system namespace. `server`: its address.
-    """
-    found = None
-    for item in clusters:
-        name, spec = item.metadata.name, item.spec
-        if name == options.name:
-            found = item
-        elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
-            raise UnwindError(
-                f"cannot join {options.name}: this cluster is already joined as {name}",
-                remedy=f"unjoin {name} first, or use that name",
-            )
-    if found is None:
-        return None
-    if found.spec.id != identity:
-        which = f"cluster {found.spec.id}" if found.spec.id else "a cluster without an id"
-        raise UnwindError(f"cannot join {options.name}: the name is taken by {which}", remedy="use another name")
-    if found.metadata.terminating:
-        raise UnwindError(
-            f"cannot join {options.name}: it is being unjoined", remedy="wait until it is gone, then join again"
-        )
-    if found.spec.sync_mode != ClusterSyncMode.PUSH:
-        raise UnwindError(
-            f"cannot join {options.name}: it is already joined in {found.spec.sync_mode} mode",
-            remedy="unjoin it first (`unwind unjoin`)",
-        )
-    return found
+def is_marked(found: Object, home: str) -> bool:
+    """Whether an object has the label of a join to this control plane."""
+    labels: dict[str, str] = found["metadata"].get("labels") or {}
+    return labels.get(names.JOINED_LABEL) == home
 
 
-def may_be_older(other: Cluster, ours: Cluster) -> bool:
-    """Whether a Cluster may be older than ours, which was just created.
-
-    If both were created in the same second, resourceVersions decide, unless the other one was updated since.
-    """
-    then, now = other.metadata, ours.metadata
-    if then.creation_timestamp != now.creation_timestamp:
-        return str(then.creation_timestamp) < str(now.creation_timestamp)
-    touched = then.generation > 1 or bool(then.finalizers) or bool(other.status.conditions)
-    return touched or is_newer(now.resource_version, than=then.resource_version)
+def name_of(found: Object) -> str:
+    """The name of an object, with its namespace."""
+    meta = found["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])

@@ -10,7 +10,7 @@ import pytest
 from unwind.api.karmada import Cluster, ClusterSpec
 from unwind.api.meta import ObjectMeta
 from unwind.errors import UnwindError
-from unwind.karmada import join_objects
+from unwind.karmada import join_refusals
 from unwind.karmada.join_objects import JoinOptions
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -22,7 +22,7 @@ def cluster(name: str, **spec: Any) -> Cluster:
 
 
 def existing_member(*clusters: Cluster) -> Cluster | None:
-    return join_objects.existing_member(EDGE, clusters, identity="u-1", server="https://edge")
+    return join_refusals.existing_member(EDGE, clusters, identity="u-1", server="https://edge")
 
 
 def test_a_cluster_that_is_not_joined_may_join() -> None:
@@ -72,11 +72,11 @@ def made(version: int, *, second: int = 0, **meta: Any) -> Cluster:
 
 def test_of_two_clusters_created_in_one_second_the_resource_version_tells_the_older() -> None:
     first, second = made(9), made(10)
-    assert join_objects.may_be_older(first, second)
-    assert not join_objects.may_be_older(second, first)
+    assert join_refusals.may_be_older(first, second)
+    assert not join_refusals.may_be_older(second, first)
 
 
 def test_an_updated_cluster_of_the_same_second_may_be_older() -> None:
-    assert join_objects.may_be_older(made(12, finalizers=("unwind.dev/member",)), made(10))
-    assert not join_objects.may_be_older(made(12, second=1, finalizers=("unwind.dev/member",)), made(10))
-    assert join_objects.may_be_older(made(12), made(10, second=1))
+    assert join_refusals.may_be_older(made(12, finalizers=("unwind.dev/member",)), made(10))
+    assert not join_refusals.may_be_older(made(12, second=1, finalizers=("unwind.dev/member",)), made(10))
+    assert join_refusals.may_be_older(made(12), made(10, second=1))
