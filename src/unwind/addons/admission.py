@@ -1,4 +1,4 @@
-"""Admission reviews about add-ons: profiles are checked, and who deletes a Cluster is warned what happens to them."""
+"""Admission reviews of profiles: a dependsOn that closes a cycle is refused."""
 
 from __future__ import annotations
 
@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.addons.manifests import PROFILES_PATH
-from unwind.addons.step_source import is_on_cluster, step_of
 from unwind.api import admission
-from unwind.api.capi import Cluster
 from unwind.api.fields import Model
-from unwind.api.names import OK_TO_DELETE_ANNOTATION, Finalizer
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
 from unwind.errors import UnwindError
-from unwind.members import targets
-from unwind.members.targets import cluster_key
 from unwind.planning.dependency_graph import Declared, closes_cycle, spelled
 from unwind.server.routes import Response, Route, refusal
-from unwind.teardown.deletion_gate import deletion_warning_text
 
 if TYPE_CHECKING:
-    from unwind.addons.caches import AddonCaches
     from unwind.kube.client import Client
-    from unwind.members.targets import AddonTarget
     from unwind.server.routes import Request
-    from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
 _KINDS = {resource.kind: resource for resource in (CLUSTER_PROFILES, PROFILES)}
-_CLUSTER = msgspec.json.Decoder(Cluster)
 
 
 class _Metadata(Model, frozen=True, kw_only=True):
@@ -116,39 +106,3 @@ def denial(written: Declared, cycle: tuple[str, ...]) -> str:
     needed = cycle[(cycle.index(written.name) + 1) % len(cycle)]
     elsewhere = ", or break the cycle at another profile first" if len(cycle) > 1 else ""
     return f"{written.kind} {about}: dependency cycle {spelled(cycle)}; remove {needed} from its dependsOn{elsewhere}"
-
-
-def deletion_warning(caches: AddonCaches, gate: GateStatus, body: bytes, *, gates: ChosenGates | None = None) -> str:
-    """The warning for the deletion of this Cluster, from the caches; empty if it has no add-ons."""
-    cluster = _CLUSTER.decode(body)
-    meta, target = cluster.metadata, targets.of_capi(cluster)
-    same = sum(other.metadata.name == meta.name for other in caches.clusters.all())
-    status = f"{meta.namespace}/{meta.name}" if same > 1 else meta.name
-    if not caches.ready:
-        return f"Unwind is starting and does not know its add-ons yet; follow with: unwind status {status}"
-    found = [item for item in caches.summaries.cache.by("cluster", cluster_key(target)) if is_on_cluster(item, target)]
-    steps = [
-        step_of(summary)
-        for summary in found
-        # The manager deployed nothing for a summary that has neither a profile nor its finalizer.
-        if Finalizer.SUMMARY in summary.metadata.finalizers or not caches.unbacked(summary, target)
-    ]
-    return deletion_warning_text(
-        steps,
-        subject="{}",
-        noun="add-on",
-        status=status,
-        paused=cluster.paused,
-        not_awaited=f"Cluster API does not wait for that: {why}" if (why := _unheld(target, gate, gates)) else "",
-    )
-
-
-def _unheld(target: AddonTarget, gate: GateStatus, gates: ChosenGates | None) -> str:
-    """Why the deletion of a Cluster does not wait for its add-ons; empty if it does, or it is not known."""
-    if gates and gates.holds(target):
-        return ""
-    if not target.gated:
-        return "the Cluster has no ClusterClass"
-    if OK_TO_DELETE_ANNOTATION in target.annotations:
-        return f"the Cluster has the annotation {OK_TO_DELETE_ANNOTATION}"
-    return str(gate.why_not(target.ref.namespace) or "") if gate.known else ""

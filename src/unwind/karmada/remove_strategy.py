@@ -1,18 +1,15 @@
-"""The steps of an unjoin, from the member's Works, and the admission warning that tells them (pure)."""
+"""What removeStrategy means: the steps of an unjoin, from the member's Works, with their effort (pure)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from unwind.api.fields import Unknown
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
 from unwind.api.meta import ref_of
-from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Finalizer, Reason
+from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.waves import Draft
-from unwind.teardown import deletion_gate
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
@@ -20,10 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.api.unwind import Plan
-    from unwind.karmada.caches import KarmadaCaches
 
 _EFFORTS = {RemoveStrategy.NEEDLESS: Effort.LEAVE, RemoveStrategy.REQUIRED: Effort.ENFORCE}
-_CLUSTER = msgspec.json.Decoder(Cluster)
 
 
 def step_name(work: Work) -> str:
@@ -120,23 +115,3 @@ def decided_by(work: Work | None, target: object) -> str:
     if work and work.spec.preserve_resources_on_deletion:
         return f"preserveResourcesOnDeletion of {ref_of(WORKS, work.metadata)}"
     return f"removeStrategy of {target}"
-
-
-def unjoin_warning(caches: KarmadaCaches, body: bytes) -> str:
-    """The warning for the deletion of this Cluster, from the caches; empty without Works, or if Unwind does not manage
-    it (pull mode)."""
-    cluster = _CLUSTER.decode(body)
-    name = cluster.metadata.name
-    if Finalizer.MEMBER not in cluster.metadata.finalizers:
-        return ""
-    known = caches.works.synced
-    # A process without controllers does not watch Works: then their number is not known.
-    works = caches.works_of(cluster) if known else [Work()]
-    found = steps_of(cluster, works)
-    return deletion_gate.deletion_warning_text(
-        found.steps,
-        subject="the objects of {}" if known else "the objects of its Works",
-        noun="Work",
-        status=name,
-        said=found.said,
-    )

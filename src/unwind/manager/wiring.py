@@ -15,10 +15,10 @@ import msgspec
 
 from unwind import logs
 from unwind.addons import admission, hook_rules
-from unwind.addons import admission as addon_warning
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.deletion_warning import deletion_warning
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
 from unwind.addons.moved_cluster_adoption import MovedAddons, OwnerRecordController
@@ -72,10 +72,10 @@ from unwind.external.member_ends import MemberEnds
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies, webhooks
 from unwind.inventory.inventories import Inventories
-from unwind.karmada import remove_strategy as unjoin_warning
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.cluster_pairs import PairController
+from unwind.karmada.deletion_warning import unjoin_warning
 from unwind.karmada.member_steps import MemberGateSource, MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
@@ -517,11 +517,9 @@ def attribution(context: ManagerContext, shared: Shared) -> Components:
         return Components()
     warnings: dict[str, DeletionWarning] = {}
     if isinstance(caches, AddonCaches):
-        warnings[CLUSTERS.group] = partial(
-            addon_warning.deletion_warning, caches, shared.registration, gates=shared.gates
-        )
+        warnings[CLUSTERS.group] = partial(deletion_warning, caches, shared.registration, gates=shared.gates)
     if Feature.KARMADA in features:
-        warnings[MEMBER_CLUSTERS.group] = partial(unjoin_warning.unjoin_warning, shared.karmada_caches)
+        warnings[MEMBER_CLUSTERS.group] = partial(unjoin_warning, shared.karmada_caches)
     requests = shared.gates.requested_by if Feature.GATES in features and shared.gates else None
     return Components(
         routes=(

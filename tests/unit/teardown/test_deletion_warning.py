@@ -8,7 +8,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.waves import Draft
-from unwind.teardown.deletion_gate import deletion_warning_text
+from unwind.teardown.deletion_warning import deletion_warning_text
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import SourceStep
 
