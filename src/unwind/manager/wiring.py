@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.addons import admission, hook_rules
+from unwind.addons import hook_rules, profile_admission
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
@@ -322,7 +322,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             ConfigurationController(controllers, caches, shared.inventories),
             OwnerRecordController(controllers, caches),
         ),
-        routes=(admission.route(partial(admission.existing_profiles, client)),),
+        routes=(profile_admission.route(partial(profile_admission.existing_profiles, client)),),
         ca_bundle_targets=(
             CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(context.options.namespace)),
         ),

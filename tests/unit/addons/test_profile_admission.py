@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from unwind.addons import admission
+from unwind.addons import profile_admission
 from unwind.errors import UnwindError
 from unwind.planning.dependency_graph import Declared
 from unwind.server.routes import Request, Response
@@ -49,8 +49,8 @@ def declared(name: str, *needs: str, kind: str = "ClusterProfile", namespace: st
     return Declared(kind=kind, namespace=namespace, name=name, depends_on=needs)
 
 
-async def answered(there: admission.Existing, body: bytes) -> dict[str, Any]:
-    response = await admission.answer(there, body, REQUEST)
+async def answered(there: profile_admission.Existing, body: bytes) -> dict[str, Any]:
+    response = await profile_admission.answer(there, body, REQUEST)
     assert response.status == 200
     document = msgspec.json.decode(response.body)
     assert (document["apiVersion"], document["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -131,7 +131,7 @@ async def test_what_is_deleted_and_what_is_no_profile_is_allowed() -> None:
     ],
 )
 async def test_what_cannot_be_read_is_answered_with_400_and_a_sentence(body: bytes, said: str) -> None:
-    response = await admission.answer(There(), body, REQUEST)
+    response = await profile_admission.answer(There(), body, REQUEST)
     assert response.status == 400
     assert said in _message(response)
 
@@ -140,7 +140,7 @@ async def test_while_the_others_cannot_be_read_nothing_is_claimed() -> None:
     async def unreachable(kind: str, namespace: str) -> list[Declared]:
         raise UnwindError("the API server does not answer")
 
-    response = await admission.answer(unreachable, review(profile("a", "b")), REQUEST)
+    response = await profile_admission.answer(unreachable, review(profile("a", "b")), REQUEST)
     assert response.status == 503
     assert "the API server does not answer" in _message(response)
 
