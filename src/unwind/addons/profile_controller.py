@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from unwind.addons import cluster_summaries, matching, summary_status, validation
+from unwind.addons.gate_conditions import Gated, holds
 from unwind.addons.matching import ProfileKey, Verdict, is_paused, match
 from unwind.addons.stop_matching_behavior import withdraws
-from unwind.addons.validation import Gated, holds
 from unwind.api import names
 from unwind.api.fields import Unknown
 from unwind.api.meta import Reference

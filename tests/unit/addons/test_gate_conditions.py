@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from unwind.addons import validation
-from unwind.addons.validation import unarmed, unavailable
+from unwind.addons.gate_conditions import unarmed, unavailable
 from unwind.api.fields import Unknown
 from unwind.api.meta import Condition, ObjectRef, find
 from unwind.api.names import ConditionType, Reason
