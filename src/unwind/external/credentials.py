@@ -1,4 +1,4 @@
-"""Secrets with the credentials of external systems."""
+"""Secrets with the credentials of external systems: of a namespace, or mapped to a member."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectMeta
-from unwind.api.names import EXTERNAL_MEMBER_ANNOTATION, EXTERNAL_NAMESPACES_ANNOTATION, Reason
+from unwind.api.names import CREDENTIALS_PREFIX, EXTERNAL_MEMBER_ANNOTATION, EXTERNAL_NAMESPACES_ANNOTATION, Reason
 from unwind.api.resources import SECRETS
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.api.meta import ObjectRef
     from unwind.deleters.registration import External
     from unwind.kube.client import Client, Object
+
+EVERY_NAMESPACE = "*"
 
 
 class CredentialsSecret(msgspec.Struct, frozen=True):
@@ -77,3 +82,31 @@ async def of_namespace(client: Client, external: External, obj: Object) -> Crede
             remedy="create it, or correct the object",
         ) from None
     return found
+
+
+def member_name(cluster: ObjectRef) -> str:
+    """The name of a member in the annotation of a Secret: GROUP/KIND/NAMESPACE/NAME, without an empty namespace."""
+    return "/".join(part for part in (cluster.group, cluster.kind, cluster.namespace, cluster.name) if part)
+
+
+def mapped(secrets: Iterable[CredentialsSecret], *, member: str, namespace: str) -> CredentialsSecret | None:
+    """The Secret for a member and a namespace; None if there is none (pure). One that names the namespace is preferred
+    to one for all namespaces. Raises TransientError if two fit equally well.
+
+    Other names are ignored, because any user with the right to create Secrets could have chosen them.
+    """
+    fitting = [
+        secret for secret in secrets if secret.metadata.name.startswith(CREDENTIALS_PREFIX) and secret.member == member
+    ]
+    for words in ({namespace} - {""}, {EVERY_NAMESPACE}):
+        found = [secret for secret in fitting if secret.namespaces & words]
+        if len(found) > 1:
+            who = " and ".join(sorted(secret.metadata.name for secret in found))
+            raise TransientError(
+                f"Secrets {who} both map credentials to {member}, namespace {namespace or '(none)'}",
+                reason=Reason.UNAUTHENTICATED,
+                remedy="remove one of them",
+            )
+        if found:
+            return found[0]
+    return None

@@ -26,10 +26,9 @@ from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.external import chain_runner
 from unwind.external.chain_runner import Ends
-from unwind.external.credentials import CredentialsSecret
+from unwind.external.credentials import EVERY_NAMESPACE, CredentialsSecret, mapped, member_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
 
     from unwind.api.meta import ObjectRef
@@ -38,36 +37,6 @@ if TYPE_CHECKING:
     from unwind.deleters.external_end import ReleasedFinalizers
     from unwind.deleters.registration import External
     from unwind.kube.client import Client
-
-EVERY_NAMESPACE = "*"
-
-
-def member_name(cluster: ObjectRef) -> str:
-    """The name of a member in the annotation of a Secret: GROUP/KIND/NAMESPACE/NAME, without an empty namespace."""
-    return "/".join(part for part in (cluster.group, cluster.kind, cluster.namespace, cluster.name) if part)
-
-
-def mapped(secrets: Iterable[CredentialsSecret], *, member: str, namespace: str) -> CredentialsSecret | None:
-    """The Secret for a member and a namespace; None if there is none (pure). One that names the namespace is preferred
-    to one for all namespaces. Raises TransientError if two fit equally well.
-
-    Other names are ignored, because any user with the right to create Secrets could have chosen them.
-    """
-    fitting = [
-        secret for secret in secrets if secret.metadata.name.startswith(CREDENTIALS_PREFIX) and secret.member == member
-    ]
-    for words in ({namespace} - {""}, {EVERY_NAMESPACE}):
-        found = [secret for secret in fitting if secret.namespaces & words]
-        if len(found) > 1:
-            who = " and ".join(sorted(secret.metadata.name for secret in found))
-            raise TransientError(
-                f"Secrets {who} both map credentials to {member}, namespace {namespace or '(none)'}",
-                reason=Reason.UNAUTHENTICATED,
-                remedy="remove one of them",
-            )
-        if found:
-            return found[0]
-    return None
 
 
 class MemberEnds:
