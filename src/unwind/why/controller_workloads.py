@@ -1,4 +1,8 @@
-"""Finds the workloads behind finalizers, Services and webhooks, and whether they are running."""
+"""Reads the workloads of controllers on a cluster: Deployments, StatefulSets and DaemonSets, and whether they run.
+
+All of them, for `finalizers`, which tells which one removes a finalizer; the one behind the Service of a webhook, also
+of the conversion webhook of a CRD; and Unwind's own manager, by its Leases.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protection import deleter
 from unwind.why import cluster_blockers, refusals, terminating_objects
 from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name
-from unwind.why.operators import behind_service, conversion_of, manager_runs
+from unwind.why.controller_workloads import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
 from unwind.why.reader import read_facts
 

@@ -25,9 +25,9 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.why import facts
 from unwind.why.answers import Thing
+from unwind.why.controller_workloads import behind_service, conversion_of, manager_runs, workloads
 from unwind.why.facts import Node, ObjectReport, Silent, Unlisted, cut
 from unwind.why.finalizers import needs_workloads
-from unwind.why.operators import behind_service, conversion_of, manager_runs, workloads
 from unwind.why.reachable_clusters import as_thing, moment, thing_of
 
 if TYPE_CHECKING:

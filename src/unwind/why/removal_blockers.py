@@ -10,7 +10,7 @@ from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Failed
 from unwind.errors import UnwindError
 from unwind.why import blockers, facts, finalizers
-from unwind.why.operators import workloads_of
+from unwind.why.controller_workloads import workloads_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
