@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unwind.api.karmada import Cluster, Work
     from unwind.deleters.attempt import Failed, Waiting
     from unwind.deploy.placements import PlacedObject
-    from unwind.karmada.work_watch import WorkState
+    from unwind.karmada.work_drift import WorkState
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.informers import Informer

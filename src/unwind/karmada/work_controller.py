@@ -1,7 +1,7 @@
 """The controller of Works: applies a Work to its member, corrects drift, and removes it.
 
-A watch on the member (work_watch) reports drift, which is corrected at once. Works of a member that is being unjoined
-are left to its Teardown.
+A watch on the member (`work_watch`) reports drift, which is corrected at once (`work_drift`). Works of a member that is
+being unjoined are left to its Teardown.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from unwind.karmada import work_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.remove_strategy import step_name
 from unwind.karmada.work_apply import Pruning, WorkApplier, WorkPruner, matters
+from unwind.karmada.work_drift import WorkState
 from unwind.karmada.work_status import WorkWriter, key_of
-from unwind.karmada.work_watch import WorkObjectWatches, WorkState
+from unwind.karmada.work_watch import WorkObjectWatches
 from unwind.karmada.work_withdrawal import Withdrawing
 from unwind.kube.controller import Controller
 from unwind.kube.errors import UnreachableError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.karmada.caches import KarmadaCaches
-    from unwind.karmada.work_watch import Noticed
+    from unwind.karmada.work_drift import Noticed
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Key, Metadata

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.karmada.work_watch import MOST_CORRECTIONS, Noticed, WorkState
+from unwind.karmada.work_drift import MOST_CORRECTIONS, Noticed, WorkState
 
 
 def obj(version: int, uid: str = "u-1") -> dict[str, Any]:
