@@ -23,7 +23,8 @@ from unwind.api.unwind import Cause, Teardown
 from unwind.karmada import remove_strategy, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
-from unwind.karmada.unjoin_runner import UnjoinCleanup, UnjoinRunner
+from unwind.karmada.unjoin_cleanup import UnjoinCleanup
+from unwind.karmada.unjoin_runner import UnjoinRunner
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
