@@ -24,7 +24,7 @@ from unwind.companions.flux_requests import FluxReader
 from unwind.companions.handle_clusters import HandleClusters
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.handle_scopes import plural_of, protected_by
-from unwind.companions.proxy_requests import ProxyReader
+from unwind.companions.helm_release_proxy_requests import ProxyReader
 from unwind.companions.step_source import SCOPE
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item, items

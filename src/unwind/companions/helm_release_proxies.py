@@ -20,7 +20,7 @@ from unwind.api.caaph import (
 from unwind.api.meta import ref_of
 from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
 from unwind.api.policies import SourceKind
-from unwind.companions import proxy_rules, release_reader, release_rules
+from unwind.companions import helm_release_proxy_rules, release_reader, release_rules
 from unwind.companions.companion import DeletedHandle, Handle
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.left_objects import left_release
@@ -50,7 +50,7 @@ class HelmReleaseProxies:
     """CAAPH as a companion."""
 
     source = SourceKind.HELM_RELEASE_PROXY
-    controller = proxy_rules.CONTROLLER
+    controller = helm_release_proxy_rules.CONTROLLER
 
     def __init__(self, management: Client, helm: Helm | None) -> None:
         """`helm`: None if the program is not installed. Then proxies with reconcileStrategy InstallOnce are held."""
@@ -100,12 +100,12 @@ class HelmReleaseProxies:
             found = msgspec.convert(
                 await client.list(HELM_RELEASE_PROXIES, namespace=namespace), list[HelmReleaseProxy]
             )
-            proxies += proxy_rules.of_cluster(found, target.ref)
+            proxies += helm_release_proxy_rules.of_cluster(found, target.ref)
             for chart in msgspec.convert(
                 await client.list(HELM_CHART_PROXIES, namespace=namespace), list[HelmChartProxy]
             ):
                 charts_found[namespace, chart.metadata.name] = chart
-        order = proxy_rules.dependencies(proxies, charts_found)
+        order = helm_release_proxy_rules.dependencies(proxies, charts_found)
         handles: list[Handle] = []
 
         async def one(proxy: HelmReleaseProxy) -> None:
@@ -125,7 +125,7 @@ class HelmReleaseProxies:
             # CAAPH is often used for the network and the cloud controller of a cluster.
             last=bool(loaded and loaded.cluster_role),
             terminating=proxy.metadata.terminating,
-            warnings=tuple(proxy_rules.warnings(proxy, found=loaded is not None)),
+            warnings=tuple(helm_release_proxy_rules.warnings(proxy, found=loaded is not None)),
         )
 
     async def _load(self, member: Member, proxy: HelmReleaseProxy) -> LoadedRelease | None:
@@ -140,7 +140,7 @@ class HelmReleaseProxies:
     # Removing
 
     def why_held(self, handle: Object) -> str:
-        return proxy_rules.why_held(msgspec.convert(handle, HelmReleaseProxy))
+        return helm_release_proxy_rules.why_held(msgspec.convert(handle, HelmReleaseProxy))
 
     def before_delete(self, handle: Object) -> Object:
         del handle
@@ -155,7 +155,9 @@ class HelmReleaseProxies:
         loaded = await self._load(member, proxy)
         if loaded is None and proxy.metadata.terminating and not self._is_up_to_date(proxy):
             # It was upgraded, for example while no manager ran, and CAAPH has uninstalled it since.
-            return proxy_rules.with_history(proxy, await release_reader.marked_entries(member, _release(proxy)))
+            return helm_release_proxy_rules.with_history(
+                proxy, await release_reader.marked_entries(member, _release(proxy))
+            )
         return await _entries(member, proxy, loaded)
 
     def _is_up_to_date(self, proxy: HelmReleaseProxy) -> bool:
@@ -172,7 +174,7 @@ class HelmReleaseProxies:
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
         del member
-        return DeletedHandle(working=proxy_rules.working(msgspec.convert(handle, HelmReleaseProxy)))
+        return DeletedHandle(working=helm_release_proxy_rules.working(msgspec.convert(handle, HelmReleaseProxy)))
 
     async def own_removal(
         self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
@@ -180,7 +182,7 @@ class HelmReleaseProxies:
         """CAAPH leaves a release with reconcileStrategy InstallOnce behind."""
         del target, left
         proxy = msgspec.convert(handle, HelmReleaseProxy)
-        if proxy_rules.strategy(proxy) is not ReconcileStrategy.INSTALL_ONCE:
+        if helm_release_proxy_rules.strategy(proxy) is not ReconcileStrategy.INSTALL_ONCE:
             return None
         disabled = proxy.spec.options.disable_hooks
         return await left_release(member, _release(proxy), self._helm, hooks_disabled=disabled)
@@ -189,7 +191,7 @@ class HelmReleaseProxies:
 async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:
     if loaded is None:
         return ()
-    return proxy_rules.with_history(proxy, await release_reader.entries_of(member, loaded))
+    return helm_release_proxy_rules.with_history(proxy, await release_reader.entries_of(member, loaded))
 
 
 def _release(proxy: HelmReleaseProxy) -> ReleaseName:

@@ -10,7 +10,7 @@ from unwind.api import capi
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_CHART_PROXY_LABEL, HELM_RELEASE_PROXIES, HelmReleaseProxy
 from unwind.api.caaph import ReconcileStrategy as Strategy
 from unwind.api.meta import LabelSelector, ObjectMeta, ref_of
-from unwind.companions import proxy_rules, snapshots
+from unwind.companions import helm_release_proxy_rules, snapshots
 from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.errors import UnwindError
@@ -121,9 +121,9 @@ async def cluster_of(client: Client, proxy: HelmReleaseProxy) -> capi.Cluster:
 def refused_proxies(proxy: HelmReleaseProxy, handle: Handle, others: Iterable[Handle]) -> list[Told]:
     """Why a proxy is not deleted on request: CAAPH would leave its release, or others depend on it (pure)."""
     found = []
-    if held := proxy_rules.why_held(proxy):
+    if held := helm_release_proxy_rules.why_held(proxy):
         found.append(Told(handle.ref, held))
-    elif proxy_rules.strategy(proxy) is Strategy.INSTALL_ONCE:
+    elif helm_release_proxy_rules.strategy(proxy) is Strategy.INSTALL_ONCE:
         found.append(
             Told(
                 handle.ref,

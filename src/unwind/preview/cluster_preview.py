@@ -22,13 +22,13 @@ from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, Conditio
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
-from unwind.companions import proxy_rules, snapshots
+from unwind.companions import helm_release_proxy_rules, snapshots
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.handle_scopes import protected_by
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
+from unwind.companions.helm_release_proxy_requests import refused_proxies
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
-from unwind.companions.proxy_requests import refused_proxies
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
 from unwind.karmada.member_steps import paired_members, remaining_works
@@ -245,10 +245,10 @@ async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
         targets.of_capi(cluster),
         ref,
         HandleOutlook(
-            leaks=proxy_rules.why_leaked(proxy),
+            leaks=helm_release_proxy_rules.why_leaked(proxy),
             refused=partial(refused_proxies, proxy),
-            recreated=proxy_rules.recreated_by(proxy, deleting=cluster.metadata.terminating),
-            unknown_if_empty=proxy_rules.why_unknown(proxy),
+            recreated=helm_release_proxy_rules.recreated_by(proxy, deleting=cluster.metadata.terminating),
+            unknown_if_empty=helm_release_proxy_rules.why_unknown(proxy),
         ),
         protected=protected,
     )

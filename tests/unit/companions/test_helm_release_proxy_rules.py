@@ -6,7 +6,7 @@ import pytest
 from unwind.api.caaph import HELM_CHART_PROXY_LABEL, HELM_RELEASE_PROXY_FINALIZER, HelmChartProxy, HelmReleaseProxy
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DEPENDS_ON_ANNOTATION, PAUSED_ANNOTATION
-from unwind.companions import proxy_rules
+from unwind.companions import helm_release_proxy_rules
 from unwind.companions.companion import HandleEntry
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", kind="Cluster", namespace="shops", name="prod")
@@ -47,17 +47,17 @@ def chart(name: str, depends_on: str | None = None, *, namespace: str = "shops")
 def order(*charts: HelmChartProxy) -> dict[str, tuple[str, ...] | None]:
     """The dependencies, by the names of HelmChartProxies."""
     proxies = [proxy(item.metadata.name) for item in charts]
-    found = proxy_rules.dependencies(proxies, {("shops", item.metadata.name): item for item in charts})
+    found = helm_release_proxy_rules.dependencies(proxies, {("shops", item.metadata.name): item for item in charts})
     return {uid.removeprefix("uid-"): needs for uid, needs in found.items()}
 
 
 def test_a_proxy_belongs_to_the_cluster_that_caaph_acts_on_whatever_its_labels_say() -> None:
     here, namesake, other = proxy("a"), proxy("b", cluster="else/prod"), proxy("c", cluster="shops/test")
-    assert proxy_rules.of_cluster([here, namesake, other], CLUSTER) == [here]
+    assert helm_release_proxy_rules.of_cluster([here, namesake, other], CLUSTER) == [here]
 
 
 def test_a_proxy_without_the_namespace_of_its_cluster_belongs_to_none() -> None:
-    assert proxy_rules.of_cluster([proxy("a", cluster="/prod")], CLUSTER) == []
+    assert helm_release_proxy_rules.of_cluster([proxy("a", cluster="/prod")], CLUSTER) == []
 
 
 def test_the_annotation_of_a_chart_names_the_charts_that_it_depends_on() -> None:
@@ -76,16 +76,16 @@ def test_a_name_that_is_not_on_the_cluster_is_no_dependency_and_neither_is_the_c
 def test_a_chart_of_the_same_name_in_another_namespace_is_no_dependency() -> None:
     proxies = [proxy("web"), proxy("base", namespace="else")]
     charts = {("shops", "web"): chart("web", "base"), ("else", "base"): chart("base", namespace="else")}
-    assert proxy_rules.dependencies(proxies, charts) == {"uid-web": (), "uid-base": None}
+    assert helm_release_proxy_rules.dependencies(proxies, charts) == {"uid-web": (), "uid-base": None}
 
 
 def test_a_proxy_without_chart_has_no_order_of_its_own() -> None:
-    assert proxy_rules.dependencies([proxy("web")], {}) == {"uid-web": None}
+    assert helm_release_proxy_rules.dependencies([proxy("web")], {}) == {"uid-web": None}
 
 
 @pytest.mark.parametrize("strategy", ["", "Continuous", "InstallOnce"])
 def test_an_installed_proxy_with_a_known_strategy_is_not_held(strategy: str) -> None:
-    assert proxy_rules.why_held(proxy(spec={"reconcileStrategy": strategy})) == ""
+    assert helm_release_proxy_rules.why_held(proxy(spec={"reconcileStrategy": strategy})) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_an_installed_proxy_with_a_known_strategy_is_not_held(strategy: str) -> 
     ],
 )
 def test_a_proxy_that_caaph_would_not_uninstall_is_held(given: HelmReleaseProxy, why: str) -> None:
-    assert why in proxy_rules.why_held(given)
+    assert why in helm_release_proxy_rules.why_held(given)
 
 
 def test_a_proxy_that_was_never_installed_needs_no_finalizer() -> None:
-    assert proxy_rules.why_held(proxy(finalizers=[], status={})) == ""
+    assert helm_release_proxy_rules.why_held(proxy(finalizers=[], status={})) == ""
 
 
 def test_caaph_is_done_when_its_finalizer_is_gone() -> None:
-    assert proxy_rules.working(proxy(finalizers=["unwind.dev/handle"])) == ""
+    assert helm_release_proxy_rules.working(proxy(finalizers=["unwind.dev/handle"])) == ""
     assert "waiting for the Helm add-on provider of Cluster API (CAAPH) to uninstall release apps/base" in (
-        proxy_rules.working(proxy())
+        helm_release_proxy_rules.working(proxy())
     )
 
 
@@ -121,19 +121,19 @@ def test_caaph_is_done_when_its_finalizer_is_gone() -> None:
 )
 def test_what_caaph_reports_about_a_failed_uninstall_is_in_the_message(type_: str, reason: str, message: str) -> None:
     condition = {"type": type_, "status": "False", "reason": reason, "message": message}
-    told = proxy_rules.working(proxy(status={**DEPLOYED, "conditions": [condition]}))
+    told = helm_release_proxy_rules.working(proxy(status={**DEPLOYED, "conditions": [condition]}))
     assert told.endswith(f"it reports {reason}: {message}")
 
 
 def test_a_paused_proxy_that_is_being_deleted_says_so() -> None:
-    assert "it is paused" in proxy_rules.working(proxy(annotations={PAUSED_ANNOTATION: "true"}))
+    assert "it is paused" in helm_release_proxy_rules.working(proxy(annotations={PAUSED_ANNOTATION: "true"}))
 
 
 def test_the_plan_warns_of_a_release_that_is_gone_and_of_what_unwind_uninstalls_itself() -> None:
-    assert list(proxy_rules.warnings(proxy(), found=True)) == []
-    [gone] = proxy_rules.warnings(proxy(), found=False)
+    assert list(helm_release_proxy_rules.warnings(proxy(), found=True)) == []
+    [gone] = helm_release_proxy_rules.warnings(proxy(), found=False)
     assert "release apps/base is not on the cluster" in gone
-    [once] = proxy_rules.warnings(proxy(spec={"reconcileStrategy": "InstallOnce"}), found=True)
+    [once] = helm_release_proxy_rules.warnings(proxy(spec={"reconcileStrategy": "InstallOnce"}), found=True)
     assert "InstallOnce" in once
 
 
@@ -143,6 +143,6 @@ def test_the_secret_of_a_release_whose_history_is_kept_is_not_waited_for() -> No
     )
     other = HandleEntry(object=ObjectRef(version="v1", kind="Secret", namespace="apps", name="password"))
     keeping = proxy(spec={"options": {"uninstall": {"keepHistory": True}}})
-    kept = {entry.object.name: entry.kept for entry in proxy_rules.with_history(keeping, [secret, other])}
+    kept = {entry.object.name: entry.kept for entry in helm_release_proxy_rules.with_history(keeping, [secret, other])}
     assert kept == {"sh.helm.release.v1.base.v1": "Helm keeps it: options.uninstall.keepHistory", "password": ""}
-    assert proxy_rules.with_history(proxy(), [secret, other]) == (secret, other)
+    assert helm_release_proxy_rules.with_history(proxy(), [secret, other]) == (secret, other)
