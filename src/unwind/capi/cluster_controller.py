@@ -21,7 +21,7 @@ from unwind.teardown import force_release, plan
 from unwind.teardown.drafts import misunderstood, order_lost, orphaned
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
 from unwind.teardown.runner import TeardownRunner, ended_without_target
-from unwind.teardown.running import RunningTeardowns
+from unwind.teardown.running_teardowns import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_sources import Sources
 

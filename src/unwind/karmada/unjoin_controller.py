@@ -36,7 +36,7 @@ from unwind.teardown.drafts import misunderstood
 from unwind.teardown.force_release import LetGo
 from unwind.teardown.records import KEEP, TeardownRecords, target_of
 from unwind.teardown.runner import ended_without_target
-from unwind.teardown.running import RunningTeardowns
+from unwind.teardown.running_teardowns import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_sources import Sources
 

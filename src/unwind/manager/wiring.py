@@ -96,7 +96,7 @@ from unwind.server.webhook_controller import WebhookController
 from unwind.teardown.archive_controller import ArchiveController
 from unwind.teardown.archive_directory import ArchiveDirectory
 from unwind.teardown.deletion_gate import GateSources
-from unwind.teardown.recorded_objects import RecordedGateSource
+from unwind.teardown.gate_source import RecordedGateSource
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps

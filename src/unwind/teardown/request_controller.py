@@ -44,7 +44,7 @@ from unwind.teardown.records import KEEP, forget, left_of
 from unwind.teardown.request_refusals import RefusedError, RequestRefusal
 from unwind.teardown.requested_steps import RequestedSteps, management_target
 from unwind.teardown.runner import TeardownRunner
-from unwind.teardown.running import RunningTeardowns
+from unwind.teardown.running_teardowns import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.status import StepView, TeardownProgress, guarded
 from unwind.teardown.step_sources import Sources

@@ -30,7 +30,7 @@ from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.inventory.inventories import Inventories
 from unwind.server.routes import Request, Response
-from unwind.teardown.recorded_objects import RecordedGateSource
+from unwind.teardown.gate_source import RecordedGateSource
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.objects import Objects
 
