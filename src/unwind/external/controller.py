@@ -25,11 +25,11 @@ from unwind.external import tracked_objects
 from unwind.external.chain_runner import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
 from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, relevant_fields
-from unwind.kube.absence import may_be_newer
 from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.informers import InformerFactory
+from unwind.kube.resource_versions import may_be_newer
 from unwind.kube.updates import cached, revise
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import JITTER, Backoff, Queue

@@ -8,7 +8,7 @@ from unwind.api.karmada import Cluster, ClusterSyncMode
 from unwind.api.resources import NAMESPACES, Resource
 from unwind.errors import UnwindError
 from unwind.karmada.join_objects import is_marked, name_of
-from unwind.kube.absence import is_newer
+from unwind.kube.resource_versions import is_newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unwind.kube.absence import is_newer, may_be_newer
+from unwind.kube.resource_versions import is_newer, may_be_newer
 from unwind.kube.workqueue import Backoff
 
 if TYPE_CHECKING:

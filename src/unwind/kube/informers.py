@@ -13,11 +13,11 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
 from unwind.concurrency import run_all
 from unwind.kube import decoding
-from unwind.kube.absence import is_newer
 from unwind.kube.cache import Cache, Change, Store
 from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Stamp
 from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, UnreadableError, error_of
+from unwind.kube.resource_versions import is_newer
 from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:

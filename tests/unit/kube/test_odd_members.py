@@ -13,7 +13,6 @@ from tests.eventually import eventually
 from tests.unit.kube.odd_member import CHUNKED, CLUSTER, OK, Member, answers, config_map, event, member, restart, sends
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.kube import decoding
-from unwind.kube.absence import is_newer
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AnotherClusterError, ApiError, NotFoundError, UnreachableError, UnreadableError
@@ -405,25 +404,6 @@ async def test_a_server_without_pipelining_gets_one_request_at_a_time() -> None:
             await client.get(CONFIG_MAPS, "a", namespace="n")
         await client.get(CONFIG_MAPS, "a", namespace="n")
     listening.close()
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "newer"),
-    [
-        ("2", "1", True),
-        ("1", "2", False),
-        ("10", "9", True),
-        ("1", "1", False),
-        ("", "", False),
-        ("a", "1", False),
-        ("2", "", False),
-        ("9" * 10_000, "9" * 9_999, True),
-        ("٣", "1", False),
-        ("-5", "1", False),
-    ],
-)
-def test_versions_are_compared_only_if_they_are_numbers(one: str, other: str, newer: bool) -> None:
-    assert is_newer(one, than=other) is newer
 
 
 async def test_the_result_of_a_write_is_not_cached_if_versions_cannot_be_compared() -> None:
