@@ -189,7 +189,7 @@ def _unmarked_while_held(namespace: str) -> list[Object]:
     return policy_and_binding(held_marks_name(namespace), policy, paramRef=_RECORDS)
 
 
-# CEL over one ClusterSummary (params), equal to unwind.addons.step_source.behaviour. An unknown value
+# CEL over one ClusterSummary (params), equal to cluster_deletion_behavior.behaviour in addons/. An unknown value
 # blocks; the default is to remove without blocking the cluster.
 _LETTING_GO = [ClusterDeletionBehavior.LEAVE.value, ClusterDeletionBehavior.REMOVE.value]
 _SUMMARY: list[Object] = [
