@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
+from tests.e2e.gated_clusters import REMOVE
 from tests.plane.support.commands import command
 from tests.plane.support.objects import teardown_policy
+from tests.plane.support.plugins import install_package
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS, MACHINE_SETS, MACHINES
 from unwind.api.names import (
@@ -33,6 +35,7 @@ from unwind.testing.managers import grant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
     from tests.e2e.gated_clusters import GatedCluster, GateScene, Ground
     from tests.plane.support.manager_process import Manager
@@ -142,6 +145,20 @@ def stopped(manager: Manager) -> Iterator[None]:
         manager.process.send_signal(signal.SIGCONT)
 
 
+@asynccontextmanager
+async def replaced(ground: Ground, manager: Manager, variables: dict[str, str]) -> AsyncIterator[None]:
+    """Another manager with these variables runs instead of this one."""
+    address = manager.addresses["https"]
+    ground.balancer.remove(address)
+    try:
+        with stopped(manager):
+            await ground.forget_replicas()
+            async with ground.manager(**variables):
+                yield
+    finally:
+        ground.balancer.add(address)
+
+
 def armed(machine: Object) -> bool:
     return MACHINE_GATE_ANNOTATION in (machine["metadata"].get("annotations") or {})
 
@@ -239,6 +256,31 @@ async def test_machines_can_be_disarmed_without_a_manager(ground: Ground, gate: 
     await gate.until_armed(cluster, 2)
     wrong = await command(ground.management, "hooks", "disarm")
     assert "expected a Cluster as NAMESPACE/NAME, or --all" in wrong.refusal
+
+
+@pytest.mark.parametrize("kind", ["Machines", "Admission"])
+async def test_a_gate_that_opens_although_rules_do_not_load_reports_it(
+    ground: Ground, gate: MachineScene, manager: Manager, tmp_path: Path, kind: str
+) -> None:
+    scene = gate.scene
+    broken = install_package(tmp_path, "no_rules", "[unwind.hooks]\nBeforeClusterDelete = no_such_module:rule\n")
+    await gate.policy(kind)
+    await scene.add_on("web", behaviour=REMOVE)
+    async with replaced(ground, manager, broken):
+        cluster = await gate.cluster("web", replicas=1)
+        await gate.until_told(lambda it: it.get("gate") == "Armed", "armed")
+        if kind == "Admission":
+            named = f"cluster.cluster.x-k8s.io/{cluster.name}"
+            ran = await command(ground.management, "delete", named, "-n", gate.namespace, "--yes", "--no-wait")
+            assert ran.code == 0, ran.err
+        else:
+            await cluster.delete()
+        await cluster.until_gone()
+        said = await cluster.teardown(lambda it: bool(meta.find(it.status.conditions, "NotVerified")))
+    found = meta.find(said.status.conditions, "NotVerified")
+    assert found
+    assert found.reason == "NotLoaded"
+    assert "cannot load the hook rules of package no-rules 1.0 for BeforeClusterDelete" in found.message
 
 
 async def test_a_control_plane_that_loses_a_machine_during_the_teardown_can_replace_it(gate: MachineScene) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.hooks import API_VERSION, BeforeClusterDelete, Hook
+from unwind.api.names import Reason
 from unwind.capi import hook_rule_calls
 from unwind.hooks import LONGEST, Wait
 from unwind.members import targets
 from unwind.teardown import deletion_gate
-from unwind.teardown.deletion_gate import GateClosed, GateOpen
+from unwind.teardown.deletion_gate import GateClosed, GateFault, GateOpen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,20 +51,24 @@ class GateReader:
         verdict = deletion_gate.of_summaries(uid, standing, lost)
         return verdict, isinstance(verdict, GateOpen)
 
-    async def decide(self, cluster: Cluster, settings: Mapping[str, str]) -> Verdict:
-        """The verdict for a Cluster that was just read, with the rules of the hook. Raises if it cannot be known."""
+    async def decide(self, cluster: Cluster, settings: Mapping[str, str]) -> tuple[Verdict, list[GateFault]]:
+        """The verdict for a Cluster that was just read, with the rules of the hook; and the checks that failed, if it
+        is open although they did. Raises if it cannot be known."""
         verdict, unenforced = await self.read(targets.of_capi(cluster))
         if isinstance(verdict, GateClosed):
-            return verdict
+            return verdict, []
         if not self._registry.ready:
-            return deletion_gate.closed("the rules of hooks are not loaded yet")
+            return deletion_gate.closed("the rules of hooks are not loaded yet"), []
         hook = Hook.BEFORE_CLUSTER_DELETE
+        broken = self._registry.broken(hook)
         # As for the hook: rules that cannot be loaded do not block a cluster on which nothing is enforced.
-        waits = [] if unenforced else [Wait(why, LONGEST) for why in self._registry.broken(hook)]
+        waits = [] if unenforced else [Wait(why, LONGEST) for why in broken]
         if rules := self._registry.rules(hook):
             asked = BeforeClusterDelete(
                 api_version=API_VERSION, kind=f"{hook}Request", cluster=cluster, settings=dict(settings)
             )
             waits += await hook_rule_calls.ask_rules(rules, asked, client=self._client, within=_WITHIN)
         wait = hook_rule_calls.together(waits)
-        return GateClosed(wait.why, wait.seconds) if wait else verdict
+        if wait:
+            return GateClosed(wait.why, wait.seconds), []
+        return verdict, [GateFault(Reason.NOT_LOADED, why) for why in broken]

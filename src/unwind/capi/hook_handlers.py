@@ -7,7 +7,6 @@ for a long time.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,18 +14,14 @@ import msgspec
 from prometheus_client import Counter
 
 from unwind import logs
-from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
-from unwind.api.meta import with_condition
-from unwind.api.names import HOOKS_FIELD_MANAGER, ConditionType, Reason
-from unwind.api.unwind import TEARDOWNS
+from unwind.api.names import Reason
 from unwind.capi import hook_protocol, hook_rule_calls
+from unwind.capi.failed_checks import FailedChecks
 from unwind.capi.gate_reader import GateReader
-from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.hooks import LONGEST, Wait
 from unwind.kube.errors import ApiError
-from unwind.kube.events import Regarding
 from unwind.members import targets
 from unwind.server.routes import Response, Route, refusal
 from unwind.teardown import deletion_gate
@@ -34,7 +29,7 @@ from unwind.teardown.deletion_gate import GateClosed, GateFault, GateOpen, Verdi
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Iterable
     from typing import Any
 
     from prometheus_client import CollectorRegistry
@@ -55,9 +50,6 @@ log = logs.get(__name__)
 _DELETE = Hook.BEFORE_CLUSTER_DELETE
 # Seconds of the timeout that are reserved for the response.
 _MARGIN = 0.3
-# Seconds to wait for the Teardown that a failed check is written into. The hook is answered in any case.
-_RECORD_WITHIN = 2.0
-_LOOK_AGAIN = 0.1
 _FILLING = "Unwind is starting and has not read all objects yet; Cluster API asks again"
 _LATE = "Unwind did not answer in time; Cluster API asks again"
 _BUSY = "Unwind has too many requests at once; Cluster API asks again"
@@ -118,7 +110,7 @@ class HookHandlers:
         self._source = source
         self._keys = keys or RecordKeys(client, namespace=namespace)
         self._reader = GateReader(client, self._keys, source, registry)
-        self._recorder = recorder
+        self._failed_checks = FailedChecks(client, caches.teardowns, self._keys, recorder)
         self._metrics = metrics
         self._registry = registry
         self._hooks = tuple(hooks)
@@ -212,7 +204,7 @@ class HookHandlers:
         answer = _answer(verdict)
         if answer is None:
             if unverified:
-                await self._report_unverified(target, unverified, request)
+                await self._failed_checks.report(target, unverified, within=request.remaining - _MARGIN)
             log.info("cluster deletion allowed", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
@@ -245,55 +237,6 @@ class HookHandlers:
         else:
             return verdict, unenforced, ""
         return deletion_gate.closed(fault), False, fault
-
-    # Checks that failed
-
-    async def _report_unverified(self, target: AddonTarget, faults: Sequence[GateFault], request: Request) -> None:
-        """Report on the Cluster and on its Teardown what is not known of a cluster that is deleted."""
-        message = "; ".join(fault.message for fault in faults)
-        log.warning("cluster deletion allowed with a failed check", cluster=str(target), why=message)
-        ref = target.ref
-        if self._recorder:
-            regarding = Regarding(CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
-            self._recorder.report(regarding, ConditionType.NOT_VERIFIED, message, action="Delete", type="Warning")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(_RECORD_WITHIN, request.remaining - _MARGIN))):
-                await self._write_unverified(ref.uid, faults[0].reason, message)
-                return
-        log.warning(
-            "condition NotVerified not written",
-            cluster=str(target),
-            why="timed out; the Event NotVerified on the Cluster says the same",
-        )
-
-    async def _write_unverified(self, uid: str, reason: str, message: str) -> None:
-        """Write the condition, as soon as the Teardown exists."""
-        while True:
-            found = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
-            if found:
-                wanted = with_condition(
-                    (),
-                    type=ConditionType.NOT_VERIFIED,
-                    status=True,
-                    reason=reason,
-                    message=message,
-                    generation=found.metadata.generation,
-                    now=SYSTEM.now(),
-                )
-                meta = found.metadata
-                body = {
-                    "apiVersion": TEARDOWNS.api_version,
-                    "kind": TEARDOWNS.kind,
-                    "metadata": {"name": meta.name, "uid": meta.uid},
-                    "status": {"conditions": msgspec.to_builtins(wanted)},
-                }
-                try:
-                    # With a field manager of its own: the others do not remove it.
-                    await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=HOOKS_FIELD_MANAGER)
-                except UnwindError as error:
-                    log.warning("condition NotVerified not written", teardown=meta.name, why=str(error))
-                return
-            await asyncio.sleep(_LOOK_AGAIN)
 
     # Rules
 

@@ -23,6 +23,7 @@ from unwind.api.fields import Unknown
 from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION, MACHINES_FIELD_MANAGER
 from unwind.api.unwind import Gate
 from unwind.capi import admission_gate_pause
+from unwind.capi.failed_checks import FailedChecks
 from unwind.capi.machine_caches import is_armed
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
@@ -93,6 +94,7 @@ class PolicyGateController(Controller[Key]):
         self._reader = reader
         self._keys = keys
         self._hooks = hooks
+        self._failed_checks = FailedChecks(shared.client, caches.teardowns, keys, shared.recorder)
         self._discovery = Discovery(shared.client)
         caches.clusters.subscribe(self._cluster_changed)
         caches.teardowns.subscribe(self._teardown_changed)
@@ -182,7 +184,7 @@ class PolicyGateController(Controller[Key]):
             return None  # Cluster API does nothing to it either
         uid = cluster.metadata.uid
         cached = self._closed_by_cache(uid)
-        verdict = None if cached else await self._reader.decide(cluster, self._hooks.settings)
+        verdict, faults = (None, []) if cached else await self._reader.decide(cluster, self._hooks.settings)
         if verdict is None or isinstance(verdict, GateClosed):
             if wanted:
                 await self._arm(key, machines)
@@ -191,6 +193,8 @@ class PolicyGateController(Controller[Key]):
         # A new Cluster of this name may have Machines of its own.
         if await self._read(key, uid=uid) not in ("terminating", "gone"):
             return _SOON
+        if faults:
+            await self._failed_checks.report(targets.of_capi(cluster), faults)
         await self._disarm(key, armed, "the gate is open")
         if cluster.held:
             await admission_gate_pause.unpause(self._client, self._caches.clusters.resource, cluster.metadata)

@@ -1,4 +1,4 @@
-"""Deleter plugins, as a package with an entry point leaves them behind when it is installed."""
+"""Plugins, as a package with an entry point leaves them behind when it is installed."""
 
 from __future__ import annotations
 
@@ -50,10 +50,15 @@ def install_bucket_plugin(folder: Path, module: str, source: str) -> dict[str, s
     store = folder / "store"
     store.mkdir()
     (folder / f"{module}.py").write_text(FILE_STORE + source)
+    found = install_package(folder, module, f"[unwind.deleters]\nexample.dev/*/Bucket = {module}\n")
+    return {**found, "STORE": str(store)}
+
+
+def install_package(folder: Path, module: str, entry_points: str) -> dict[str, str]:
+    """Install a package with these entry points; the variables of a manager that finds it."""
     info = folder / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[unwind.deleters]\nexample.dev/*/Bucket = {module}\n")
+    (info / "entry_points.txt").write_text(entry_points)
     # Beside what this process has: the manager is of the same version as what was installed.
-    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    return {"PYTHONPATH": path, "STORE": str(store)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
