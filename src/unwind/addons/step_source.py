@@ -37,7 +37,15 @@ from unwind.members.targets import AddonTarget, ClusterKey, cluster_key
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice, lost_step
 from unwind.teardown.step_removers import InventoryRemover
-from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepPause, StepTerms
+from unwind.teardown.step_sources import (
+    Elsewhere,
+    FollowedSource,
+    OwnSetting,
+    SourceStep,
+    SourceSteps,
+    StepPause,
+    StepTerms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -122,7 +130,8 @@ class SummarySteps(FollowedSource):
         profile = profile_or_self(summary) if summary else ProfileKey(CLUSTER_SUMMARIES.kind, "", step.object.name)
         own, own_from = effort(summary) if summary else None, _own_from(step.name)
         named = ObjectRef(kind=profile.kind, namespace=profile.namespace, name=profile.name)
-        pause = self._policies.conflict(step, SourceKind.PROFILE, target, named=named, own=own, own_from=own_from)
+        setting = OwnSetting(named=named, effort=own, origin=own_from)
+        pause = self._policies.conflict(step, SourceKind.PROFILE, target, setting)
         if pause is None and step.effort_from and own is Effort.LEAVE:
             # The policy that enforced it is gone, and the plan is frozen. Leave wins all the same.
             why = f"left in place by {own_from}: nothing of it is deleted until that changes"

@@ -23,7 +23,7 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.informers import Informer, InformerFactory, InformerSet
 from unwind.teardown.drafts import PolicyTerms, TeardownNotice
 from unwind.teardown.status import WRITES_POLICIES
-from unwind.teardown.step_sources import StepPause
+from unwind.teardown.step_sources import OwnSetting, StepPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -276,21 +276,12 @@ class Policies:
         )
 
     def conflict(
-        self,
-        step: Step,
-        source: SourceKind,
-        target: ClusterTarget,
-        *,
-        named: ObjectRef | None = None,
-        own: Effort | None = None,
-        own_from: str = "",
+        self, step: Step, source: SourceKind, target: ClusterTarget, own: OwnSetting | None = None
     ) -> StepPause | None:
-        """Why policies do not allow to remove a step now: a policy leaves it, or it itself does. From the cache.
-
-        `named`, `own`, `own_from`: as for `ClusterPolicies.merged`.
-        """
+        """Why policies do not allow to remove a step now: a policy or its own setting leaves it. From the cache."""
         # A handle whose namespace no policy names any more is left, too, if a policy leaves handles like it.
-        return self.pause(step, self.known(target).with_own(source, named or step.object, own, own_from))
+        own = own or OwnSetting(named=step.object, effort=None, origin="")
+        return self.pause(step, self.known(target).with_own(source, own.named, own.effort, own.origin))
 
     def pause(self, step: Step, decision: StepDecision | None) -> StepPause | None:
         """Why a step may not be removed now: its policies are not read yet, or this decision of theirs leaves it."""

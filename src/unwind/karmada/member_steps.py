@@ -28,7 +28,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 from unwind.teardown.drafts import TeardownNotice, lost
-from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
+from unwind.teardown.step_sources import FollowedSource, OwnSetting, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,11 +176,8 @@ class MemberSteps(FollowedSource):
             return StepTerms()
         self._targets.add(Key(target.ref.namespace, target.ref.name))
         own = Effort.LEAVE if member.removal is RemoveStrategy.NEEDLESS else Effort.ENFORCE
-        own_from = _own_from(step.object.name)
-        named = _named(member)
-        return StepTerms(
-            paused=self._policies.conflict(step, SourceKind.WORK, target, named=named, own=own, own_from=own_from)
-        )
+        setting = OwnSetting(named=_named(member), effort=own, origin=_own_from(step.object.name))
+        return StepTerms(paused=self._policies.conflict(step, SourceKind.WORK, target, setting))
 
     def follow_terms(self, changed: Callable[[Key], None]) -> None:
         def tell() -> None:

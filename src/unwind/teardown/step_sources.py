@@ -194,6 +194,17 @@ class FollowedSource(StepSource, Protocol):
         return False
 
 
+class OwnSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step's own setting says, such as the clusterDeletionBehavior of a profile."""
+
+    named: ObjectRef
+    """The object by which policies name the step."""
+    effort: Effort | None
+    """None if the setting is not known."""
+    origin: str
+    """The setting and its object, for messages."""
+
+
 class ClusterVoices(Protocol):
     """What the TeardownPolicies of a cluster say about steps that have settings of their own, such as profiles."""
 
@@ -210,16 +221,7 @@ class StepPolicies(Protocol):
     async def of(self, target: ClusterTarget) -> ClusterVoices:
         """What the policies of a cluster say, read from the API server."""
 
-    def conflict(
-        self,
-        step: Step,
-        source: SourceKind,
-        target: ClusterTarget,
-        *,
-        named: ObjectRef | None = None,
-        own: Effort | None = None,
-        own_from: str = "",
-    ) -> StepPause | None:
+    def conflict(self, step: Step, source: SourceKind, target: ClusterTarget, own: OwnSetting) -> StepPause | None:
         """Why a step is not removed now: a policy or its own setting leaves it. From the cache."""
 
     def follow(self, changed: Callable[[], None]) -> None:
