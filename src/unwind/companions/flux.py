@@ -18,7 +18,7 @@ from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmR
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
+from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.companions import flux_inventory as rules
 from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
@@ -33,6 +33,7 @@ from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError
 from unwind.helm import release_secrets
 from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.installed_kinds import is_installed
 from unwind.kube.updates import revise
 from unwind.members import contents
 from unwind.removal.deletion_scope import ref_to
@@ -478,16 +479,6 @@ async def _listed(client: Client, resource: Resource, *, namespace: str | None =
         if error.code == _NOT_SERVED and not await is_installed(client, resource):
             return ()
         raise
-
-
-async def is_installed(client: Client, resource: Resource) -> bool:
-    """Whether Flux's CRD is installed. Raises if that is unknown."""
-    try:
-        # Without the schema, which is 100 KB for a Kustomization.
-        await client.get_metadata(CUSTOM_RESOURCE_DEFINITIONS, f"{resource.plural}.{resource.group}")
-    except NotFoundError:
-        return False
-    return True
 
 
 async def _let_go(client: Client, ref: ObjectRef, parent: ObjectRef) -> None:

@@ -21,6 +21,7 @@ from unwind.companions.flux_inventory import Place
 from unwind.companions.snapshots import Snapshot
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
+from unwind.kube.installed_kinds import is_installed
 from unwind.members.member import Member
 from unwind.members.targets import ClusterTarget
 from unwind.removal.deletion_scope import Told
@@ -150,7 +151,7 @@ class FluxTree:
         for (cluster, namespace), it in sorted(places.items(), key=lambda one: one[0]):
             mine = {key[1] for key in self.handles if key[0] == cluster}
             for resource, kind in ((KUSTOMIZATIONS, Kustomization), (HELM_RELEASES, HelmRelease)):
-                if not await flux.is_installed(it.place.client, resource):
+                if not await is_installed(it.place.client, resource):
                     continue
                 listed = await it.place.client.list(resource, namespace=namespace)
                 for obj in msgspec.convert(listed, list[kind]):  # type: ignore[valid-type]

@@ -26,6 +26,7 @@ from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.left_objects import left_release
 from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import gather_limited
+from unwind.kube.installed_kinds import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -92,7 +93,7 @@ class HelmReleaseProxies:
 
     async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
         client = self._management
-        if not await release_reader.is_installed(client, HELM_RELEASE_PROXIES):
+        if not await is_installed(client, HELM_RELEASE_PROXIES):
             return []
         proxies: list[HelmReleaseProxy] = []
         charts_found: dict[tuple[str, str], HelmChartProxy] = {}

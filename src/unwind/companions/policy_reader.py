@@ -12,15 +12,16 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import ConditionType, Reason
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind, TeardownPolicy
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.companions import gate_choice, policies, policy_deadline
 from unwind.companions.policies import Selection
 from unwind.companions.step_source import HandleDecision
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import NotFoundError
 from unwind.kube.informers import Informer, InformerFactory, InformerSet
+from unwind.kube.installed_kinds import list_if_installed
 from unwind.teardown.drafts import PolicyTerms, TeardownNotice
 from unwind.teardown.status import WRITES_POLICIES
 from unwind.teardown.step_sources import OwnSetting, StepPause
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_sources import SourceStep
-
-_CRD = f"{TEARDOWN_POLICIES.plural}.{TEARDOWN_POLICIES.group}"
-# An API server answers this for a kind that it does not serve.
-_NOT_SERVED = 404
 
 
 class PolicyCaches(InformerSet):
@@ -324,14 +321,7 @@ def _selecting_now(policy: TeardownPolicy) -> object:
 
 async def read_policies(client: Client) -> list[TeardownPolicy]:
     """All policies, read from the API server. Raises if they cannot be read, or one cannot be decoded."""
-    try:
-        found = await client.list(TEARDOWN_POLICIES)
-    except ApiError as error:
-        # Only the absence of the CRD proves that there are none.
-        if error.code == _NOT_SERVED and (await client.sighting(CUSTOM_RESOURCE_DEFINITIONS, _CRD, uid="")).absent:
-            return []
-        raise
-    return msgspec.convert(found, list[TeardownPolicy])
+    return msgspec.convert(await list_if_installed(client, TEARDOWN_POLICIES), list[TeardownPolicy])
 
 
 async def read_cluster_policies(

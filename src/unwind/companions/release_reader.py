@@ -13,7 +13,7 @@ from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import HELM_KEEP_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
 from unwind.api.policies import SourceKind
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Resource
+from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.companions import release_rules
 from unwind.companions.companion import Handle, HandleEntry
@@ -24,6 +24,7 @@ from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest
 from unwind.kube import decoding
 from unwind.kube.errors import NotFoundError
+from unwind.kube.installed_kinds import is_installed
 from unwind.members import contents
 
 if TYPE_CHECKING:
@@ -245,15 +246,6 @@ async def driven_on_member(member: Member) -> dict[ReleaseName, str]:
             name = ReleaseName(str(spec.get("targetNamespace") or metadata["namespace"]), metadata["name"])
             found[name] = f"HelmChart {_named(chart)}"
     return found
-
-
-async def is_installed(client: Client, resource: Resource) -> bool:
-    """Whether the CRD of a kind is installed."""
-    try:
-        await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{resource.plural}.{resource.group}")
-    except NotFoundError:
-        return False
-    return True
 
 
 def _named(obj: Object) -> str:

@@ -15,7 +15,6 @@ from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import ConditionType, Reason
 from unwind.api.policies import SourceKind
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort
 from unwind.deleters.attempt import Failed
@@ -23,7 +22,7 @@ from unwind.deleters.deletion import retry_until_done
 from unwind.deleters.outcomes import Again, Pace, Severity
 from unwind.karmada.cluster_pairs import pairs_of, read_pairs
 from unwind.kube.decoding import Key
-from unwind.kube.errors import ApiError
+from unwind.kube.installed_kinds import list_if_installed
 from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
@@ -45,22 +44,13 @@ if TYPE_CHECKING:
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval
     from unwind.teardown.step_sources import ClusterVoices, StepPolicies
 
-_CRD = f"{CLUSTERS.plural}.{CLUSTERS.group}"
-# An API server answers this for a kind that it does not serve.
-_NOT_SERVED = 404
 # Seconds after which the Works are read again without an event.
 _LOOK_AGAIN = 30.0
 
 
 async def paired_members(client: Client, uid: str) -> list[Cluster]:
     """The members that are the Cluster with this uid, read from the API server."""
-    try:
-        found = await client.list(CLUSTERS)
-    except ApiError as error:
-        # Karmada may not be installed: only the absence of the CRD proves that.
-        if error.code == _NOT_SERVED and (await client.sighting(CUSTOM_RESOURCE_DEFINITIONS, _CRD, uid="")).absent:
-            return []
-        raise
+    found = await list_if_installed(client, CLUSTERS)
     # A Karmada Cluster that cannot be decoded blocks only the Cluster that it is paired with.
     paired = [
         item for item in found if any(pair.uid == uid for pair in read_pairs(item["metadata"].get("annotations") or {}))
