@@ -16,7 +16,7 @@ from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import SingleFlight, gather_limited
 from unwind.deploy.placements import inventory_key
 from unwind.errors import UnwindError
-from unwind.inventory.writer import NotTheFirstError, Records, SealedError
+from unwind.inventory.writer import Records
 from unwind.kube import decoding
 from unwind.kube.decoding import Metadata
 from unwind.kube.errors import NotFoundError
@@ -228,15 +228,7 @@ async def record(
     inventories: Inventories, member: Member, handle: Handle, snapshot: Snapshot, *, effort: Effort
 ) -> None:
     """Write a snapshot as the Inventory of the handle. A removal that has started keeps the snapshot it has."""
-    records = Records(inventories, handle.ref, member, effort=effort)
-    try:
-        try:
-            await records.put(snapshot.entries)  # nearly always the first
-        except NotTheFirstError:
-            await records.load()
-            await records.put(snapshot.entries)
-    except SealedError:
-        return
+    await Records(inventories, handle.ref, member, effort=effort).put_unless_sealed(snapshot.entries)
 
 
 async def record_all(

@@ -14,7 +14,7 @@ from unwind.drain.objects import DrainedObject
 from unwind.drain.remover import DrainPolicies, DrainRemover
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
-from unwind.inventory.writer import NotTheFirstError, Records, SealedError
+from unwind.inventory.writer import Records
 from unwind.kube.decoding import Key
 from unwind.kube.errors import UnreachableError
 from unwind.planning.drain_order import DrainOrder
@@ -104,14 +104,7 @@ class DrainSteps(FollowedSource):
         """Write the objects of a step into its Inventory, before anything is deleted. A drain that has started keeps
         the Inventory that it has."""
         records = Records(self._inventories, step.source.draft.object, member, effort=step.source.draft.effort)
-        try:
-            try:
-                await records.put(step.entries)  # nearly always the first
-            except NotTheFirstError:
-                await records.load()
-                await records.put(step.entries)
-        except SealedError:
-            return
+        await records.put_unless_sealed(step.entries)
 
     def follow_terms(self, changed: Callable[[Key], None]) -> None:
         def tell() -> None:

@@ -113,6 +113,17 @@ class Records:
         if any(chunk.spec.chunk for chunk in made):
             await self._still_open(made)
 
+    async def put_unless_sealed(self, entries: Mapping[str, Entry]) -> None:
+        """Write these entries without reading first. Sealed Inventories stay as they are: a removal has started."""
+        try:
+            try:
+                await self.put(entries)  # nearly always the first
+            except NotTheFirstError:
+                await self.load()
+                await self.put(entries)
+        except SealedError:
+            return
+
     async def change(self, changes: Mapping[str, Change | None]) -> None:
         """Merge changes into entries, and delete entries that are None. One write per Inventory."""
         left = dict(changes)
