@@ -63,8 +63,8 @@ import uvloop
 
 from bench.addons import AT_ONCE, bare_session, config_map, following, gone, managing
 from bench.ratios import Ratio
-from unwind.api.karmada import CLUSTERS, WORKS, Health, Identifier, ManifestStatus, RemoveStrategy, Work
-from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.karmada import CLUSTERS, WORKS, Health, ManifestStatus, RemoveStrategy, Work, identifier_of
+from unwind.api.meta import ObjectRef, named_ref, ref_of
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE, Finalizer
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.rights import HOME, Setting
@@ -240,13 +240,7 @@ class SameWrites:
     def _entries(self, work: Work, names: list[str], state: EntryState) -> dict[str, Entry]:
         return {
             inventory_key("", CONFIG_MAPS.kind, PLACE, name): Entry(
-                object=ObjectRef(
-                    version=CONFIG_MAPS.version,
-                    kind=CONFIG_MAPS.kind,
-                    namespace=PLACE,
-                    name=name,
-                    uid=self._made.get(f"{PLACE}/{name}", ""),
-                ),
+                object=named_ref(CONFIG_MAPS, name, namespace=PLACE, uid=self._made.get(f"{PLACE}/{name}", "")),
                 resource=CONFIG_MAPS.plural,
                 state=state.value,
                 source=f"Work {work.metadata.namespace}/{work.metadata.name}",
@@ -257,14 +251,7 @@ class SameWrites:
 
 def _status(ordinal: int, name: str) -> ManifestStatus:
     return ManifestStatus(
-        identifier=Identifier(
-            ordinal=ordinal,
-            version=CONFIG_MAPS.version,
-            kind=CONFIG_MAPS.kind,
-            resource=CONFIG_MAPS.plural,
-            namespace=PLACE,
-            name=name,
-        ),
+        identifier=identifier_of(ordinal, CONFIG_MAPS, named_ref(CONFIG_MAPS, name, namespace=PLACE)),
         health=Health.UNKNOWN.value,
     )
 

@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, list_map
-from unwind.api.meta import Condition, ObjectMeta, SecretReference
+from unwind.api.meta import Condition, ObjectMeta, ObjectRef, SecretReference
 from unwind.api.resources import Resource
 
 CLUSTERS = Resource("cluster.karmada.io", "v1alpha1", "clusters", "Cluster", namespaced=False)
@@ -140,6 +140,19 @@ class Identifier(Model, frozen=True, kw_only=True):
     resource: Annotated[str, doc("Plural name of the object's resource.", required=True)] = ""
     namespace: Annotated[str, doc("Namespace of the object.")] = ""
     name: Annotated[str, doc("Name of the object.", required=True)] = ""
+
+
+def identifier_of(ordinal: int, resource: Resource, ref: ObjectRef) -> Identifier:
+    """The identifier of the object that a manifest of a Work describes."""
+    return Identifier(
+        ordinal=ordinal,
+        group=ref.group,
+        version=ref.version,
+        kind=ref.kind,
+        resource=resource.plural,
+        namespace=ref.namespace,
+        name=ref.name,
+    )
 
 
 class ManifestStatus(Model, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from unwind.api.karmada import WORKS, Health, Identifier, ManifestStatus, Work
+from unwind.api.karmada import WORKS, Health, ManifestStatus, Work, identifier_of
 from unwind.api.meta import find, with_condition, without_condition
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.deleters.attempt import Failed
@@ -124,17 +124,8 @@ def manifest_status(placed: PlacedObject, ordinal: int, obj: Object) -> Manifest
     said: dict[str, Any] = obj.get("status") or {}
     if len(msgspec.json.encode(said)) > _LARGEST:
         said = {}
-    ref = placed.ref
     return ManifestStatus(
-        identifier=Identifier(
-            ordinal=ordinal,
-            group=ref.group,
-            version=ref.version,
-            kind=ref.kind,
-            resource=placed.resource.plural,
-            namespace=ref.namespace,
-            name=ref.name,
-        ),
+        identifier=identifier_of(ordinal, placed.resource, placed.ref),
         status=said,
         health=health_of(obj).value,
     )
