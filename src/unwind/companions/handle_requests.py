@@ -25,12 +25,11 @@ from unwind.companions.handle_clusters import HandleClusters
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.handle_scopes import plural_of, protected_by
 from unwind.companions.helm_release_proxy_requests import ProxyReader
-from unwind.companions.step_source import SCOPE
+from unwind.companions.step_source import draft_of
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item, items
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
-from unwind.planning.waves import Draft
 from unwind.teardown import cancellation, request_refusals, requests
 from unwind.teardown.cancellation import ObjectState, Restored
 from unwind.teardown.request_refusals import RefusedError
@@ -264,15 +263,4 @@ def _running(other: Teardown, *, but: Teardown) -> Iterable[Step]:
 
 
 def _step(it: ScopedHandle) -> SourceStep:
-    handle = it.handle
-    return SourceStep(
-        draft=Draft(
-            name=handle.step,
-            object=handle.ref,
-            kind=SCOPE,
-            declared=handle.step,
-            depends_on=handle.depends_on,
-            effort=Effort.ENFORCE,
-            objects=len(it.snapshot.entries),
-        )
-    )
+    return SourceStep(draft=draft_of(it.handle, Effort.ENFORCE, objects=len(it.snapshot.entries)))

@@ -181,20 +181,24 @@ def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | N
         effort, effort_from = Effort.LEAVE, handle.stays
     else:
         effort, effort_from = decision.effort, ", ".join(f"{_POLICY}{name}" for name in decision.policies)
+    draft = draft_of(handle, effort, objects=(handle.objects or 0) if objects is None else objects)
     return SourceStep(
-        draft=Draft(
-            name=handle.step,
-            object=handle.ref,
-            kind=SCOPE,
-            declared=handle.step,
-            depends_on=handle.depends_on,
-            source=handle.source.value,
-            ordered=handle.ordered,
-            last=handle.last,
-            effort=effort,
-            effort_from=effort_from,
-            objects=(handle.objects or 0) if objects is None else objects,
+        draft=msgspec.structs.replace(
+            draft, source=handle.source.value, ordered=handle.ordered, last=handle.last, effort_from=effort_from
         )
+    )
+
+
+def draft_of(handle: Handle, effort: Effort, *, objects: int) -> Draft:
+    """The step of a handle, without what policies need to know about it (pure)."""
+    return Draft(
+        name=handle.step,
+        object=handle.ref,
+        kind=SCOPE,
+        declared=handle.step,
+        depends_on=handle.depends_on,
+        effort=effort,
+        objects=objects,
     )
 
 
