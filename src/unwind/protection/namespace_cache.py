@@ -187,10 +187,7 @@ _BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io"})
 
 def resources(kind: ProtectedKind) -> list[Resource]:
     """The resources of a kind in its versions, the newest first."""
-    return [
-        Resource(kind.group, version, kind.plural, kind.kind, namespaced=kind.namespaced)
-        for version in reversed(kind.versions)
-    ]
+    return [kind.served(version) for version in reversed(kind.versions)]
 
 
 def labelled_view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.annotation_values import DeleteProtection
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection.rules import Denied, Subject, by_itself
 
@@ -122,18 +122,7 @@ def read_subject(
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    return LabelledObject(
-        ref=ObjectRef(
-            group=kind.group,
-            version=version,
-            kind=kind.kind,
-            namespace=meta.namespace,
-            name=meta.name,
-            uid=meta.uid,
-        ),
-        version=meta.resource_version,
-        subject=subject,
-    )
+    return LabelledObject(ref=ref_of(kind.served(version), meta), version=meta.resource_version, subject=subject)
 
 
 def definition(body: msgspec.Raw | bytes) -> Defined:

@@ -10,7 +10,7 @@ import msgspec
 from unwind.api import capi, karmada, sveltos
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.api.resources import VALIDATING_ADMISSION_POLICIES
+from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -116,6 +116,10 @@ class ProtectedKind(msgspec.Struct, frozen=True, kw_only=True):
     def built_in(self) -> bool:
         """Whether it is a built-in kind; otherwise a CRD defines it."""
         return self.group in _BUILT_IN
+
+    def served(self, version: str) -> Resource:
+        """The kind in one of its versions."""
+        return Resource(self.group, version, self.plural, self.kind, namespaced=self.namespaced)
 
     @property
     def resource(self) -> str:
