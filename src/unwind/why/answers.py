@@ -91,6 +91,19 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
+def link_to(finding: Finding, ref: ObjectRef, *, cluster: str, depth: int) -> Link:
+    """The link of an object that a finding is about."""
+    return Link(
+        depth=depth,
+        object=ref,
+        cluster=cluster,
+        reason=finding.reason,
+        message=finding.message,
+        actor=finding.actor,
+        since=finding.since,
+    )
+
+
 class AnswerState(StrEnum):
     """The result as a CamelCase word."""
 

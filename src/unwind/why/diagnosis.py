@@ -15,7 +15,7 @@ from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protection import deleter
 from unwind.why import cluster_blockers, refusals, terminating_objects
-from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name
+from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name, link_to
 from unwind.why.controller_workloads import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
 from unwind.why.reader import read_facts
@@ -195,17 +195,7 @@ class _Walk:
 
     async def _tell(self, place: ReachableCluster, thing: Thing, findings: list[Finding], *, depth: int) -> None:
         for finding in findings:
-            self._links.append(
-                Link(
-                    depth=depth,
-                    object=thing.ref,
-                    cluster=place.name,
-                    reason=finding.reason,
-                    message=finding.message,
-                    actor=finding.actor,
-                    since=finding.since,
-                )
-            )
+            self._links.append(link_to(finding, thing.ref, cluster=place.name, depth=depth))
             for remedy in finding.remedies:
                 self._add(remedy, depth=depth)
             await self._follow(place, finding, depth=depth + 1)
