@@ -39,7 +39,6 @@ from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from tests.plane.support.manager_process import Manager
     from unwind.api.resources import Resource
@@ -70,9 +69,7 @@ class Balancer:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         assert self._listener
         self._listener.close()
         for caller in self._callers:

@@ -29,8 +29,6 @@ from unwind.external.chain_runner import Ends
 from unwind.external.credentials import EVERY_NAMESPACE, CredentialsSecret, mapped, member_name
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from unwind.api.meta import ObjectRef
     from unwind.clock import Clock
     from unwind.deleters.context import End
@@ -58,9 +56,7 @@ class MemberEnds:
         self._ends = Ends(self._client, self._group)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._ends:
             self._ends.close_all()
         # An exception of the body is raised as it is, and not in a group.

@@ -28,7 +28,6 @@ from unwind.kube.transport import HttpTransport, Pinning, ServerAnswer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
-    from types import TracebackType
 
     from unwind.api.resources import Resource
     from unwind.kube.absence import Sighting
@@ -90,9 +89,7 @@ class Client:
         self._transport = self._transport or HttpTransport(self.connection, user_agent=self._user_agent)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._transport:
             await self._transport.close()
 

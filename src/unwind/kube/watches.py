@@ -19,7 +19,6 @@ from unwind.kube.informers import Informer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock, Timer
@@ -248,9 +247,7 @@ class Watches:
         await self.tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         for followed in list(self._followed.values()):
             followed.task.cancel()
         # An exception of the body is raised as it is, and not in a group.

@@ -16,7 +16,6 @@ from unwind.kube.watches import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from unwind.api.meta import ObjectRef
     from unwind.clock import Clock
@@ -63,10 +62,8 @@ class Member:
         await self.watches.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.watches.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: object) -> None:
+        await self.watches.__aexit__(*raised)
 
     def standing_for(self, ref: ObjectRef) -> Member:
         """The same member for another object that represents it; everything else is shared."""

@@ -23,7 +23,6 @@ from unwind.members.member import RECENT, Member, unreachable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
     from unwind.clock import Clock, Timer
     from unwind.kube.kubeconfig import ClusterConnection
@@ -92,9 +91,7 @@ class Members:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self._closing = True
         for shared in self._shared.values():
             if shared.lingering:

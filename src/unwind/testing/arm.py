@@ -18,16 +18,12 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 from aiohttp import web
 
 from unwind.certificates import Authority
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 # Contents of the Azure fake: resources, deleted vaults, subscriptions.
 
@@ -179,9 +175,7 @@ class Arm:
         self.url = f"https://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._runner:
             await self._runner.cleanup()
 

@@ -25,7 +25,6 @@ from unwind.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
 _CONFIG = "application/vnd.cncf.helm.config.v1+json"
 _LAYER = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -107,9 +106,7 @@ class ChartRepository:
         self.url, self.registry = f"http://127.0.0.1:{plain}", f"oci://127.0.0.1:{secure}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         for server in self._servers:
             await asyncio.to_thread(server.shutdown)
             server.server_close()

@@ -14,7 +14,6 @@ from unwind.deleters.outcomes import Again
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -63,9 +62,7 @@ class Life:
         loop.set_task_factory(self._task)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         asyncio.get_running_loop().set_task_factory(self._before)
         self._left = True
         for task in self._tasks:

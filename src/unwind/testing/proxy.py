@@ -18,7 +18,6 @@ from unwind.kube.kubeconfig import ClusterConnection, Token
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     Seen = Callable[[str, str, bytes], Awaitable[None]]
 
@@ -46,9 +45,7 @@ class Proxy:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         assert self._listener  # noqa: S101 - made above
         self._listener.close()
         self.cut()
@@ -158,9 +155,7 @@ class Interceptor:
         self._port = self._runner.addresses[0][1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         assert self._runner  # noqa: S101 - made above
         assert self._session  # noqa: S101 - made above
         await self._runner.cleanup()

@@ -28,7 +28,6 @@ from unwind.local.pods.services import ServiceProxy
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from unwind.kube.cache import Change
@@ -81,9 +80,7 @@ class PodAgent:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
