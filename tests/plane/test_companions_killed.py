@@ -280,9 +280,7 @@ async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_ha
         assert _finalizers_of(stage, "apps") == {True, False}
 
 
-async def test_a_manager_that_is_killed_at_every_write_removes_what_suspended_handles_deployed(
-    staged: Grounds,
-) -> None:
+async def test_a_manager_that_is_killed_at_every_write_removes_what_suspended_handles_deployed(staged: Grounds) -> None:
     async with staged("SuspendedKustomizations", before=None) as stage:
         await _torn_down(stage)
         await stage.check("apps", "base")

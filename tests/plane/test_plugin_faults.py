@@ -120,9 +120,7 @@ async def scene(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Async
         await plane.remove_member(member.name)
 
 
-async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
-    scene: tuple[Manager, Buckets, Path],
-) -> None:
+async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(scene: tuple[Manager, Buckets, Path]) -> None:
     manager, buckets, store = scene
     (store / "blocks").touch()
     await buckets.delete(await buckets.claimed("blocks"))

@@ -48,9 +48,7 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
-def _in_place(
-    index: Callable[[ClusterSummary], Iterable[Hashable]],
-) -> Callable[[ClusterSummary], Iterable[Hashable]]:
+def _in_place(index: Callable[[ClusterSummary], Iterable[Hashable]]) -> Callable[[ClusterSummary], Iterable[Hashable]]:
     """An index without summaries in another namespace than their cluster: they affect no other object."""
     return lambda it: () if cluster_summaries.misplaced(it) else index(it)
 

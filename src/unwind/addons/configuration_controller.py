@@ -107,12 +107,7 @@ class ConfigurationController(Controller["ClusterKey"]):
     name = "configurations"
     _caches: AddonCaches
 
-    def __init__(
-        self,
-        shared: ControllerDeps,
-        caches: AddonCaches,
-        inventories: Inventories,
-    ) -> None:
+    def __init__(self, shared: ControllerDeps, caches: AddonCaches, inventories: Inventories) -> None:
         super().__init__(shared, caches)
         self._inventories = inventories
         self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}

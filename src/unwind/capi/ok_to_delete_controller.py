@@ -35,11 +35,7 @@ class OkToDeleteController(Controller[Key]):
     name = "marks"
     _caches: ClusterCaches
 
-    def __init__(
-        self,
-        shared: ControllerDeps,
-        caches: ClusterCaches,
-    ) -> None:
+    def __init__(self, shared: ControllerDeps, caches: ClusterCaches) -> None:
         super().__init__(shared, caches)
         caches.clusters.subscribe(lambda change: self._look(change.new))
 

@@ -113,13 +113,7 @@ class Withdrawal:
 class Withdrawals:
     """All withdrawals in this process."""
 
-    def __init__(
-        self,
-        deps: RemovalDeps,
-        *,
-        changed: Callable[[str], None],
-        releases: Releases | None = None,
-    ) -> None:
+    def __init__(self, deps: RemovalDeps, *, changed: Callable[[str], None], releases: Releases | None = None) -> None:
         """`changed`: called with the uid of an owner whose withdrawal made progress."""
         self._deps = deps
         self.tasks: asyncio.TaskGroup | None = None

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 from tests.eventually import eventually
 from tests.plane.support.profiles import ProfileScene, condition, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL, Finalizer
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    SECRETS,
-)
-from unwind.api.sveltos import (
-    CLUSTER_SUMMARIES,
-    SVELTOS_CLUSTERS,
-    StopMatchingBehavior,
-)
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.sveltos import CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, StopMatchingBehavior
 from unwind.api.unwind import INVENTORIES
 from unwind.clock import SYSTEM
 from unwind.kube import object_watch
@@ -29,9 +21,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-async def test_a_profile_selects_clusters_by_name_and_removes_its_add_ons_when_deleted(
-    scene: ProfileScene,
-) -> None:
+async def test_a_profile_selects_clusters_by_name_and_removes_its_add_ons_when_deleted(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register(labels={})
     reference = {

@@ -255,9 +255,7 @@ async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() ->
     )
 
 
-async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(monkeypatch: pytest.MonkeyPatch) -> None:
     standin = Standin()
     read = standin.objects.request
 
