@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING
 import uvloop
 import yaml
 
-from bench.addons import (
-    AT_ONCE,
-    bare_session,
-    config_map,
-    following,
-    gone,
-    kubeconfig,
-    managing,
-    profile,
-    provisioned,
-)
+from bench.addons import AT_ONCE, bare_session, config_map, following, gone, kubeconfig, managing, profile, provisioned
 from bench.ratios import Ratio
 from unwind.api.capi import CLUSTERS
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS

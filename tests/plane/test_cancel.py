@@ -24,12 +24,7 @@ from tests.plane.support.requested_deletions import (
     user,
 )
 from tests.plane.support.transports import Delay, Life, delayed, mortal
-from unwind.api.names import (
-    CANCEL_REASON_ANNOTATION,
-    CANCEL_REASON_BY_ANNOTATION,
-    SCALE_TO_ZERO_ANNOTATION,
-    Finalizer,
-)
+from unwind.api.names import CANCEL_REASON_ANNOTATION, CANCEL_REASON_BY_ANNOTATION, SCALE_TO_ZERO_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, PODS, SERVICES, STATEFUL_SETS
 from unwind.api.rights import Right
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown

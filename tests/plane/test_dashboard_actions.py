@@ -26,16 +26,7 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CONFIG_MAPS
 from unwind.api.rights import HOME
-from unwind.api.unwind import (
-    INVENTORIES,
-    TEARDOWNS,
-    Entry,
-    Inventory,
-    InventorySpec,
-    MemberRef,
-    Teardown,
-    TeardownSpec,
-)
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef, Teardown, TeardownSpec
 from unwind.kube.errors import NotFoundError
 from unwind.teardown.requests import request
 from unwind.testing.clock import StillClock

@@ -10,14 +10,7 @@ import pytest_asyncio
 
 from tests.namespaces import leave_namespace
 from tests.plane.support import azure_objects, karmada_members, profiles
-from tests.plane.support.azure_objects import (
-    CACHES,
-    AzureObjects,
-    azure_object,
-    cache_id,
-    ledger_of,
-    map_credentials,
-)
+from tests.plane.support.azure_objects import CACHES, AzureObjects, azure_object, cache_id, ledger_of, map_credentials
 from tests.plane.support.buckets import running
 from tests.plane.support.karmada_members import joined
 from tests.plane.support.profiles import playing

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tests.plane.support.helm_steps import (
-    OWN,
-    QUOTAS,
-    THINGS,
-    Step,
-    helm_processes,
-    make_namespace,
-    no_pods,
-    secret_of,
-)
+from tests.plane.support.helm_steps import OWN, QUOTAS, THINGS, Step, helm_processes, make_namespace, no_pods, secret_of
 from tests.plane.support.helm_users import HelmUser
 from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS

@@ -17,13 +17,7 @@ from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, VERSION_ANNOTATION
 from unwind.api.resources import LEASES
-from unwind.api.unwind import (
-    TEARDOWNS,
-    LedgerNote,
-    Release,
-    Teardown,
-    TeardownSpec,
-)
+from unwind.api.unwind import TEARDOWNS, LedgerNote, Release, Teardown, TeardownSpec
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -10,11 +10,7 @@ from tests.eventually import eventually
 from tests.plane.support.why_answers import Asker, denying, forced, protected_asker, safe
 from tests.plane.support.why_objects import NOWHERE, deployment, until_readable, webhook
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-)
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.kube.client import Client
 from unwind.why.answers import AnswerState, Effect
 

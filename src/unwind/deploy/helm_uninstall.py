@@ -22,15 +22,7 @@ from unwind.deploy.helm_hooks import HookRunner, ReleaseHook
 from unwind.deploy.helm_install import HOOK, ReleaseObject, chart_of, parts_of, release_entry_key
 from unwind.helm import release_secrets
 from unwind.helm.charts import SOURCE, HelmOptions
-from unwind.helm.release_secrets import (
-    POST_DELETE,
-    PRE_DELETE,
-    HelmStatus,
-    Revision,
-    is_hook,
-    is_own_hook,
-    of_release,
-)
+from unwind.helm.release_secrets import POST_DELETE, PRE_DELETE, HelmStatus, Revision, is_hook, is_own_hook, of_release
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from unwind.api.unwind import (
-    BLOCKERS_SHOWN,
-    TIMELINE_SHOWN,
-    Phase,
-    StepState,
-    TimelineEntry,
-    TimelineEvent,
-)
+from unwind.api.unwind import BLOCKERS_SHOWN, TIMELINE_SHOWN, Phase, StepState, TimelineEntry, TimelineEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,13 +9,7 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL
-from unwind.api.resources import (
-    API_SERVICES,
-    BUILT_IN_GROUPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    SERVICES,
-    STATEFUL_SETS,
-)
+from unwind.api.resources import API_SERVICES, BUILT_IN_GROUPS, CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again

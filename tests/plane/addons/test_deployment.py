@@ -23,13 +23,7 @@ from tests.plane.support.addon_site import (
 )
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL, SVELTOS_HASH_ANNOTATION, SVELTOS_REASON_LABEL
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    NAMESPACES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PODS,
-)
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import INVENTORIES, EntryState
 from unwind.deploy.deployment import intend

@@ -26,11 +26,7 @@ from tests.plane.support.addon_site import (
 from tests.plane.support.objects import new_object
 from tests.plane.support.transports import Killed
 from unwind.api.names import OWNER_LABEL
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    VALIDATING_ADMISSION_POLICIES,
-    VALIDATING_ADMISSION_POLICY_BINDINGS,
-)
+from unwind.api.resources import CONFIG_MAPS, VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import HOME
 from unwind.api.unwind import EntryState
 from unwind.deploy.deployment import deploy

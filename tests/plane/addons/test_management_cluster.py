@@ -7,9 +7,7 @@ import pytest
 
 from tests.plane.support.addon_site import CREATED, FAILED, AddonSite, outcomes
 from unwind.addons import policy_refs
-from unwind.api.resources import (
-    CONFIG_MAPS,
-)
+from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME, Right
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import TEARDOWNS

@@ -18,10 +18,7 @@ from tests.plane.support.addon_site import (
     outcomes,
 )
 from unwind.api.names import ADOPTED_ANNOTATION, OWNER_LABEL
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    Resource,
-)
+from unwind.api.resources import CONFIG_MAPS, Resource
 from unwind.api.unwind import EntryState
 from unwind.deploy.deployment import deploy
 from unwind.kube.client import Client

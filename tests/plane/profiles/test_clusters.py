@@ -9,19 +9,8 @@ from tests.plane.support.objects import until_there
 from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.addons.manifests import ADDONS
 from unwind.api.capi import CLUSTERS
-from unwind.api.resources import (
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CONFIG_MAPS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-)
-from unwind.api.sveltos import (
-    CLUSTER_CONFIGURATIONS,
-    CLUSTER_SUMMARIES,
-    SVELTOS_CLUSTERS,
-)
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CONFIG_MAPS, ROLE_BINDINGS, ROLES, SECRETS
+from unwind.api.sveltos import CLUSTER_CONFIGURATIONS, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS
 from unwind.clock import SYSTEM
 from unwind.install.contributions import MACHINERY

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tests.plane.support.helm_steps import SETTINGS, VALUES
 from tests.plane.support.profiles import ProfileScene, condition, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL, Finalizer
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    SECRETS,
-)
-from unwind.api.sveltos import (
-    CLUSTER_SUMMARIES,
-    PROFILES,
-)
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.sveltos import CLUSTER_SUMMARIES, PROFILES
 from unwind.helm.program import Helm
 from unwind.kube import object_watch
 from unwind.local import build, tools

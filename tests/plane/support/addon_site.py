@@ -12,10 +12,7 @@ import yaml
 from unwind.addons import policy_refs
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.meta import ObjectRef
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    SECRETS,
-)
+from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import PolicyRef
 from unwind.deleters.builtin import BUILTIN

@@ -15,13 +15,7 @@ from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind, TeardownPolicy
-from unwind.api.resources import (
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    SECRETS,
-    Resource,
-)
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.api.rights import HOME, Right
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM

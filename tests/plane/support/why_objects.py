@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.eventually import eventually
 from tests.plane.support.objects import until_allowed
-from unwind.api.resources import (
-    DEPLOYMENTS,
-    EVENTS,
-    NODES,
-    PODS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    Resource,
-)
+from unwind.api.resources import DEPLOYMENTS, EVENTS, NODES, PODS, VALIDATING_WEBHOOK_CONFIGURATIONS, Resource
 from unwind.kube import object_watch
 
 if TYPE_CHECKING:

@@ -13,15 +13,7 @@ from tests.unit.teardown.archived_teardowns import CLAIM, CLUSTER, OWNER, block,
 from tests.unit.teardown.teardown_courses import at
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.unwind import Cause, Phase, Teardown, TeardownSpec
-from unwind.teardown.archive_documents import (
-    NotADocumentError,
-    archived,
-    decoded,
-    dropped,
-    encoded,
-    file_name,
-    owners,
-)
+from unwind.teardown.archive_documents import NotADocumentError, archived, decoded, dropped, encoded, file_name, owners
 
 
 def test_a_document_has_the_plan_the_timeline_and_the_ledger() -> None:
