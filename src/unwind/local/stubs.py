@@ -175,12 +175,7 @@ def machine_pool(
 ) -> list[tuple[Resource, Object]]:
     """A MachinePool of a Cluster, after its infrastructure."""
     named = f"{cluster}-{name}"
-    template = {
-        "clusterName": cluster,
-        "version": version,
-        "bootstrap": {"dataSecretName": "none"},
-        "infrastructureRef": _reference(STUB_MACHINE_POOLS, named),
-    }
+    template = _machine_spec(cluster, version, _reference(STUB_MACHINE_POOLS, named))
     spec = {"clusterName": cluster, "replicas": replicas, "template": {"spec": template}}
     labels = {CLUSTER_NAME_LABEL: cluster}
     return [
@@ -194,12 +189,7 @@ def workers(
 ) -> list[tuple[Resource, Object]]:
     """A MachineSet of a Cluster, after the template of its infrastructure."""
     labels = {CLUSTER_NAME_LABEL: cluster, "set": name}
-    template = {
-        "clusterName": cluster,
-        "version": version,
-        "bootstrap": {"dataSecretName": "none"},
-        "infrastructureRef": _reference(STUB_MACHINE_TEMPLATES, f"{cluster}-{name}"),
-    }
+    template = _machine_spec(cluster, version, _reference(STUB_MACHINE_TEMPLATES, f"{cluster}-{name}"))
     spec = {
         "clusterName": cluster,
         "replicas": replicas,
@@ -221,17 +211,21 @@ def control_plane_machine(
 ) -> list[tuple[Resource, Object]]:
     """A Machine of a StubControlPlane, after its infrastructure. `owner`: the uid of the StubControlPlane."""
     named = f"{cluster}-{name}"
-    spec = {
-        "clusterName": cluster,
-        "version": version,
-        "bootstrap": {"dataSecretName": "none"},
-        "infrastructureRef": _reference(STUB_MACHINES, named),
-    }
+    spec = _machine_spec(cluster, version, _reference(STUB_MACHINES, named))
     labels = {CLUSTER_NAME_LABEL: cluster, "cluster.x-k8s.io/control-plane": ""}
     made = _named(MACHINES, named, namespace, spec, labels)
     reference = {"apiVersion": STUB_CONTROL_PLANES.api_version, "kind": STUB_CONTROL_PLANES.kind, "name": cluster}
     made["metadata"]["ownerReferences"] = [reference | {"uid": owner, "controller": True, "blockOwnerDeletion": True}]
     return [(STUB_MACHINES, _named(STUB_MACHINES, named, namespace, {}, labels)), (MACHINES, made)]
+
+
+def _machine_spec(cluster: str, version: str, infrastructure: Object) -> Object:
+    return {
+        "clusterName": cluster,
+        "version": version,
+        "bootstrap": {"dataSecretName": "none"},
+        "infrastructureRef": infrastructure,
+    }
 
 
 def _named(
