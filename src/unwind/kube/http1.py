@@ -54,6 +54,16 @@ class HTTPReply(msgspec.Struct, frozen=True):
     stream: AsyncIterator[bytes] | None = None
 
 
+def extended(body: bytes | bytearray, piece: bytes) -> bytes | bytearray:
+    """A body with one more piece. Pieces may be as small as a byte: a list of them would be many times the size of the
+    body."""
+    if not body:
+        return piece
+    whole = bytearray(body) if isinstance(body, bytes) else body
+    whole += piece
+    return whole
+
+
 class Wire(asyncio.Protocol):
     """A connection. One exchange at a time: `ask`, or `open` for a stream."""
 
@@ -225,13 +235,8 @@ class Wire(asyncio.Protocol):
             self._stream.add(piece)
         elif len(self._body) + len(piece) > MOST_BODY:
             self._break(_too_large())
-        elif not self._body:
-            self._body = piece
         else:
-            # Pieces may be as small as a byte: a list of them would be many times the size of the body.
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += piece
+            self._body = extended(self._body, piece)
 
     def on_message_complete(self) -> None:
         self._unseen = 0

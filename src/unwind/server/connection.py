@@ -21,6 +21,7 @@ import msgspec
 from unwind import logs
 from unwind.api import annotation_values
 from unwind.api.fields import Unknown
+from unwind.kube.http1 import extended
 from unwind.server.routes import Request, Response, Route, refusal
 
 if TYPE_CHECKING:
@@ -238,13 +239,8 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(refusal(413, f"request body too large (limit: {limit} bytes)"))
         elif length > _SMALL and not self._hold(exchange, length):
             self._refuse((exchange.route and exchange.route.busy) or BUSY)
-        elif not exchange.body:
-            exchange.body = piece
         else:
-            # Chunks may be as small as a byte: a list of them would be many times the size of the body.
-            if isinstance(exchange.body, bytes):
-                exchange.body = bytearray(exchange.body)
-            exchange.body += piece
+            exchange.body = extended(exchange.body, piece)
 
     def on_message_complete(self) -> None:
         exchange, self._reading = self._reading, None
