@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.api.names import DELETE_FIELD_MANAGER, MACHINES_FIELD_MANAGER, PAUSED_ANNOTATION, PAUSED_BY_GATE
 from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.updates import annotate
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
@@ -33,11 +34,7 @@ async def unpause(
     client: Client, resource: Resource, cluster: ObjectMeta, *, field_manager: str = MACHINES_FIELD_MANAGER
 ) -> None:
     """Let Cluster API continue with a Cluster that it was paused for."""
-    patch = {"metadata": {"uid": cluster.uid, "annotations": {PAUSED_ANNOTATION: None}}}
-    try:
-        await client.patch(resource, cluster.name, patch, namespace=cluster.namespace, field_manager=field_manager)
-    except (NotFoundError, ConflictError):
-        return  # it is gone; the change comes as an event
+    await annotate(client, resource, cluster, {PAUSED_ANNOTATION: None}, field_manager=field_manager)
 
 
 async def end_pause(client: Client, resource: Resource, cluster: ObjectMeta, *, now: datetime) -> float | None:

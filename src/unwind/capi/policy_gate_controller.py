@@ -30,7 +30,8 @@ from unwind.errors import UnwindError
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.discovery import Discovery
-from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.errors import NotFoundError
+from unwind.kube.updates import annotate
 from unwind.members import targets
 from unwind.teardown import deletion_gate
 from unwind.teardown.deletion_gate import GateClosed
@@ -288,12 +289,7 @@ async def set_annotation(
     field_manager: str = MACHINES_FIELD_MANAGER,
 ) -> None:
     """Add or remove our annotation on a Machine."""
-    # With the uid: another Machine of this name is not meant.
-    patch = {"metadata": {"uid": machine.uid, "annotations": {MACHINE_GATE_ANNOTATION: value}}}
-    try:
-        await client.patch(resource, machine.name, patch, namespace=machine.namespace, field_manager=field_manager)
-    except (NotFoundError, ConflictError):
-        return  # it is gone; the change comes as an event
+    await annotate(client, resource, machine, {MACHINE_GATE_ANNOTATION: value}, field_manager=field_manager)
 
 
 def _unarmed(machines: Iterable[Metadata]) -> list[Metadata]:

@@ -9,9 +9,9 @@ from unwind.api.names import UNKNOWN_USER
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from unwind.api.meta import ObjectMeta
+    from unwind.api.meta import NamedObject, ObjectMeta
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
@@ -67,6 +67,18 @@ def cached(meta: ObjectMeta) -> Object:
         "finalizers": list(meta.finalizers),
     }
     return {"metadata": read | {"namespace": meta.namespace} if meta.namespace else read}
+
+
+async def annotate(
+    client: Client, resource: Resource, meta: NamedObject, annotations: Mapping[str, str | None], *, field_manager: str
+) -> None:
+    """Set annotations of the object with this uid, or remove those that are None. Nothing if it is gone, or if another
+    client writes it: either comes as an event."""
+    patch = {"metadata": {"uid": meta.uid, "annotations": annotations}}
+    try:
+        await client.patch(resource, meta.name, patch, namespace=meta.namespace, field_manager=field_manager)
+    except (NotFoundError, ConflictError):
+        return
 
 
 async def set_finalizer(
