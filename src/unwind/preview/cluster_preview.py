@@ -58,7 +58,7 @@ from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast, PlannedStep, why_kept
 from unwind.removal.deletion_scope import Told, ref_to
 from unwind.teardown.drafts import Drafted
-from unwind.teardown.plan import combine, gather, with_what_goes_along
+from unwind.teardown.plan import Gathered, combine, gather, with_what_goes_along
 from unwind.teardown.step_sources import SourceSteps
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         places,
         target,
         cluster.metadata,
-        found.drafted(),
-        found.drafted(decided=True).plan or Plan(),
+        found,
         chunks,
         along=contents.descendants(around, [target.ref.uid]),
         said=await _profile_annotations(places, found.drafts),
@@ -182,8 +181,7 @@ async def foresee_drain(client: Client, named: Named, *, home: str) -> Foreseen:
             places,
             target,
             cluster.metadata,
-            found.drafted(),
-            found.drafted(decided=True).plan or Plan(),
+            found,
             chunks,
             costs=drain.costs_of_drain(found.drafts, recorded),
         )
@@ -279,9 +277,10 @@ async def _of_sveltos(places: Places, cluster: sveltos.SveltosCluster) -> Forese
     # Regardless of the profiles, whose deletion behavior is for clusters that are deleted.
     steps = tuple(msgspec.structs.replace(step, effort=Effort.LEAVE.value, wave=1) for step in made.steps)
     left = Plan(steps=steps, waves=1 if steps else 0)
-    drafted = Drafted(plan=left)
+    # Nor does it matter whether their values are known.
+    found = msgspec.structs.replace(found, said=())
     return await _of_cluster(
-        places, target, cluster.metadata, drafted, left, found.chunks.values(), warnings=(_UNMANAGED,)
+        places, target, cluster.metadata, found, found.chunks.values(), made=left, warnings=(_UNMANAGED,)
     )
 
 
@@ -290,29 +289,27 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
     listed = await places.client.list(karmada.WORKS, namespace=cluster.execution_namespace)
     works = msgspec.convert(listed, list[karmada.Work])
     found = await gather(places.inventories, target, [steps_of(cluster, works)])
-    decided = found.drafted(decided=True).plan or Plan()
     said = {work.metadata.uid: work.metadata.annotations for work in works}
-    return await _of_cluster(
-        places, target, cluster.metadata, found.drafted(), decided, found.chunks.values(), said=said
-    )
+    return await _of_cluster(places, target, cluster.metadata, found, found.chunks.values(), said=said)
 
 
 async def _of_cluster(
     places: Places,
     target: ClusterTarget,
     metadata: ObjectMeta,
-    drafted: Drafted,
-    made: Plan,
+    found: Gathered,
     chunks: Iterable[Inventory],
     *,
+    made: Plan | None = None,
     along: Sequence[Content] = (),
     said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     warnings: tuple[str, ...] = (),
     others: CompanionPreview = NOTHING,
     costs: tuple[Cost, ...] = (),
 ) -> Foreseen:
-    """`made`: the plan to show, even if a value is unknown and no plan would be written; a refusal reports that.
-    `said`: the annotations of profiles and Works, by the uid of the owner of their objects."""
+    """`made`: the plan to show; None for the one of `found`, even if a value is unknown and no plan would be written: a
+    refusal reports that. `said`: the annotations of profiles and Works, by the uid of the owner of their objects."""
+    made = made or found.drafted(decided=True).plan or Plan()
     chunks = list(chunks)
     takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
     policies = {uid: volume_policy(its) for uid, its in said.items()}
@@ -329,7 +326,7 @@ async def _of_cluster(
     planned = [chunk for chunk in chunks if chunk.spec.owner.uid not in owned]
     seen = await _look(places, target, _planned(made, planned, takers, policies))
     # An unknown value holds the whole plan.
-    held = [Told(target.ref, item.message) for item in drafted.said if item.type is ConditionType.UNKNOWN_VALUE]
+    held = [Told(target.ref, item.message) for item in found.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
         Told(step.object, _unknown_volumes(policy))
         for step in made.steps
@@ -347,7 +344,7 @@ async def _of_cluster(
         warnings=(
             *warnings,
             *others.unknown,
-            *(item.message for item in drafted.said if item.type is not ConditionType.UNKNOWN_VALUE),
+            *(item.message for item in found.said if item.type is not ConditionType.UNKNOWN_VALUE),
         ),
     )
 
