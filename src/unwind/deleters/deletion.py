@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from unwind import logs
-from unwind.clock import SYSTEM
+from unwind.api.annotation_values import DeletePolicy
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
+from unwind.clock import SYSTEM, Clock
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
-from unwind.deleters.context import DeleteContext
+from unwind.deleters.context import DeleteContext, Resolver
+from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept, Pace, TransientError
+from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import NotFoundError, UnreachableError
+from unwind.kube.watches import Watches
 from unwind.kube.workqueue import JITTER
 from unwind.plugins import TaskCancellation, error_message
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
-    from unwind.api.annotation_values import DeletePolicy
-    from unwind.api.fields import Unknown
-    from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
-    from unwind.clock import Clock
-    from unwind.deleters.context import Resolver
-    from unwind.deleters.external_end import ExternalObjects
     from unwind.deleters.memo import Memo
     from unwind.deleters.outcomes import Event, Outcome
-    from unwind.deleters.registry import DeleterRegistry
     from unwind.kube.client import Object
     from unwind.kube.decoding import Metadata
-    from unwind.kube.watches import Absence, Watches
+    from unwind.kube.watches import Absence
 
 log = logs.get(__name__)
 T = TypeVar("T")
@@ -44,34 +44,23 @@ _AFTER_BROKEN_EVENT = 10.0
 _AT_ONCE = 5
 
 
-class Deletions:
+class Deletions(msgspec.Struct):
     """Shared state of all deletions on one cluster, so that ten thousand of them cost little more than their
     DELETEs."""
 
-    def __init__(
-        self,
-        registry: DeleterRegistry,
-        watches: Watches,
-        resolver: Resolver,
-        *,
-        clock: Clock = SYSTEM,
-        policy: DeletePolicy | Unknown | None = None,
-        teardown: str = "",
-        say: Callable[[ObjectRef, Waiting | Failed], None] = lambda *_: None,
-        external: ExternalObjects | None = None,
-    ) -> None:
-        """`say` is called when a wait begins, and must not block. `external`: chooses the end of the chain for objects
-        with an external resource; without it, they are deleted like all others."""
-        self.registry = registry
-        self.watches = watches
-        self.resolver = resolver
-        self.clock = clock
-        self.policy = policy
-        self.teardown = teardown
-        self.say = say
-        self.end = KubernetesEnd()
-        self.external = external
-        self.chance = JITTER
+    registry: DeleterRegistry
+    watches: Watches
+    resolver: Resolver
+    clock: Clock = SYSTEM
+    policy: DeletePolicy | Unknown | None = None
+    teardown: str = ""
+    say: Callable[[ObjectRef, Waiting | Failed], None] = lambda *_: None
+    """Called when a wait begins. Must not block."""
+    external: ExternalObjects | None = None
+    """Chooses the end of the chain for objects with an external resource; without it, they are deleted like all
+    others."""
+    end: KubernetesEnd = KubernetesEnd()
+    chance: random.Random = JITTER
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
         """Delete the object with this uid: retries its chain until it ends, however long that takes."""
