@@ -31,12 +31,9 @@ class ListedSteps(FollowedSource):
     """ConfigMaps beside a Cluster, each of which is a step: what it depends on and its effort are its data."""
 
     def __init__(self, deps: RemovalDeps) -> None:
+        self.remover = InventoryRemover()
         self._client = deps.inventories.client
         self.told: list[tuple[str, StepState]] = []
-
-    @property
-    def remover(self) -> InventoryRemover:
-        return InventoryRemover()
 
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == ("", "ConfigMap")

@@ -91,12 +91,8 @@ class SummarySteps(FollowedSource):
         self._policies = policies
         self._targets: set[Key] = set()
         """The clusters whose steps were asked for their terms."""
-        self._remover = InventoryRemover(releases)
+        self.remover = InventoryRemover(releases)
         self._projections = Projections(client, caches.summaries)
-
-    @property
-    def remover(self) -> InventoryRemover:
-        return self._remover
 
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == (CLUSTER_SUMMARIES.group, CLUSTER_SUMMARIES.kind)

@@ -109,13 +109,9 @@ class FluxCompanion:
         self._trusts_suspended = trusts_suspended
         self._removes = removes
         self._helm = helm
-        self._remover = HandleRemover(self)
+        self.remover = HandleRemover(self)
         self._releases_read: set[str] = set()
         """The uids of HelmReleases whose release this process has read."""
-
-    @property
-    def remover(self) -> HandleRemover:
-        return self._remover
 
     def owns(self, ref: ObjectRef) -> bool:
         return rules.is_handle(ref)

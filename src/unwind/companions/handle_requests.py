@@ -122,11 +122,7 @@ class HandleRequest(RequestSource):
         self._clusters = HandleClusters(deps, teardown, reader)
         root = teardown.spec.target.uid
         # Handles that are nested are kept until what deployed them is gone; for the handle itself, nothing else waits.
-        self._remover = HandleRemover(reader.companion, connect=self._connect, keeps=lambda ref: ref.uid != root)
-
-    @property
-    def remover(self) -> HandleRemover:
-        return self._remover
+        self.remover = HandleRemover(reader.companion, connect=self._connect, keeps=lambda ref: ref.uid != root)
 
     def owns(self, owner: ObjectRef) -> bool:
         return self._reader.companion.owns(owner)

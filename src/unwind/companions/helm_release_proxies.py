@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from unwind.members.contents import Content
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.step_removers import StepRemover
 
 _AT_ONCE = 8
 
@@ -57,15 +56,11 @@ class HelmReleaseProxies:
         """`helm`: None if the program is not installed. Then proxies with reconcileStrategy InstallOnce are held."""
         self._management = management
         self._helm = helm
-        self._remover = HandleRemover(self)
+        self.remover = HandleRemover(self)
         self._names: dict[str, ReleaseName] = {}
         """The release of each handle that was read, by the uid of the handle."""
         self._revisions: dict[str, int] = {}
         """The last revision of it that was read."""
-
-    @property
-    def remover(self) -> StepRemover:
-        return self._remover
 
     def owns(self, ref: ObjectRef) -> bool:
         return (ref.group, ref.kind) == (HELM_RELEASE_PROXIES.group, HELM_RELEASE_PROXIES.kind)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.step_removers import StepRemover
 
 _AT_ONCE = 8
 
@@ -50,11 +49,7 @@ class HelmCompanion:
         installed: then releases are held. `named`: whether a policy of the cluster names a release exactly, without
         wildcards."""
         self._management = management
-        self._remover = ReleaseRemover(self, helm, named=named)
-
-    @property
-    def remover(self) -> StepRemover:
-        return self._remover
+        self.remover = ReleaseRemover(self, helm, named=named)
 
     def owns(self, ref: ObjectRef) -> bool:
         return is_release(ref)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.drafts import PolicyTerms
-    from unwind.teardown.step_removers import StepRemover
     from unwind.teardown.step_sources import StepPause
 
 # Names of objects in one warning.
@@ -96,16 +95,13 @@ class CompanionSteps(FollowedSource):
     def __init__(
         self, companion: Companion, policies: PolicyReader, members: Members, inventories: Inventories
     ) -> None:
+        self.remover = companion.remover
         self._companion = companion
         self._policies = policies
         self._members = members
         self._inventories = inventories
         self._targets: set[Key] = set()
         """The clusters whose steps were asked for."""
-
-    @property
-    def remover(self) -> StepRemover:
-        return self._companion.remover
 
     def owns(self, owner: ObjectRef) -> bool:
         return self._companion.owns(owner)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.step_removers import RemovalDeps, StepRemover
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import StepTerms
 
 
@@ -102,11 +102,7 @@ class DrainRequest(RequestSource):
         self._teardown = teardown
         self._policies = policies
         self._clusters = clusters
-        self._remover = DrainRemover(policies, requested=True)
-
-    @property
-    def remover(self) -> StepRemover:
-        return self._remover
+        self.remover = DrainRemover(policies, requested=True)
 
     def owns(self, owner: ObjectRef) -> bool:
         return owner == rules.requested_owner(self._teardown.metadata.uid, self._teardown.spec.target, owner.name)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.step_removers import StepRemover
     from unwind.teardown.step_sources import StepPause
 
 _NOT_MENTIONED = "no TeardownPolicy of the cluster drains it"
@@ -63,13 +62,9 @@ class DrainSteps(FollowedSource):
         self._members = members
         self._inventories = inventories
         self._clock = clock
-        self._remover = DrainRemover(policies)
+        self.remover = DrainRemover(policies)
         self._targets: set[Key] = set()
         """The clusters whose steps were asked for their terms."""
-
-    @property
-    def remover(self) -> StepRemover:
-        return self._remover
 
     def owns(self, owner: ObjectRef) -> bool:
         return rules.is_drain(owner)

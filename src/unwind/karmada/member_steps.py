@@ -122,6 +122,7 @@ class MemberSteps(FollowedSource):
         policies: StepPolicies | None = None,
     ) -> None:
         """`policies`: TeardownPolicies, whose voices count besides the removeStrategy of members."""
+        self.remover = _UnjoinRemover(self)
         self._client = client
         self._caches = caches
         self._inventories = inventories
@@ -131,10 +132,6 @@ class MemberSteps(FollowedSource):
         self._waiting: set[asyncio.Event] = set()
         caches.works.subscribe(lambda _: self._wake())
         caches.clusters.subscribe(lambda _: self._wake())
-
-    @property
-    def remover(self) -> _UnjoinRemover:
-        return _UnjoinRemover(self)
 
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == (CLUSTERS.group, CLUSTERS.kind)

@@ -40,12 +40,8 @@ class WorkSteps(StepSource):
     def __init__(self, client: Client, members: KarmadaCaches, *, clock: Clock = SYSTEM) -> None:
         self._client = client
         self._members = members
-        self._remover = InventoryRemover()
+        self.remover = InventoryRemover()
         self._work_deletions: Queue[tuple[ObjectRef, str]] = Queue(self._delete_work, clock=clock)
-
-    @property
-    def remover(self) -> InventoryRemover:
-        return self._remover
 
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == (WORKS.group, WORKS.kind)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 class RequestSource(StepSource, Protocol):
     """The step source of one request. Subclasses inherit the defaults."""
 
+    remover: StepRemover = InventoryRemover()
     rechecks: float | None = None
     """Seconds after which a running request looks again whether its target is gone; None if its steps find that out."""
     owners_by_uid: bool = False
@@ -52,10 +53,6 @@ class RequestSource(StepSource, Protocol):
     async def cancel(self, now: datetime) -> Cancellation:
         """Restore what was stopped, and return what the deletion has done. Nothing deletes these objects any more."""
         return Cancellation(at=now.replace(microsecond=0))
-
-    @property
-    def remover(self) -> StepRemover:
-        return InventoryRemover()
 
     def owns(self, owner: ObjectRef) -> bool:
         del owner

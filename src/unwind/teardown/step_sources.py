@@ -137,9 +137,8 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
 class StepSource(Protocol):
     """Lists the steps of a target. Subclasses inherit the defaults."""
 
-    @property
-    def remover(self) -> StepRemover:
-        """Removes the steps of this source."""
+    remover: StepRemover
+    """Removes the steps of this source."""
 
     def owns(self, owner: ObjectRef) -> bool:
         """Whether a step with this owner is from this source. No two sources of a target may own the same kind."""
@@ -273,9 +272,8 @@ class Sources:
 class _Unowned(StepSource):
     """The source of steps that no other source owns: the feature that planned them may be disabled."""
 
-    @property
-    def remover(self) -> StepRemover:
-        return _HoldingRemover()
+    def __init__(self) -> None:
+        self.remover = _HoldingRemover()
 
     def owns(self, owner: ObjectRef) -> bool:
         del owner

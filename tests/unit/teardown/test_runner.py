@@ -81,11 +81,7 @@ class OneRemoval:
 
 class Works(StepSource):
     def __init__(self, remover: Removing) -> None:
-        self._remover = remover
-
-    @property
-    def remover(self) -> Removing:
-        return self._remover
+        self.remover = remover
 
     def owns(self, owner: ObjectRef) -> bool:
         del owner
