@@ -26,6 +26,7 @@ from unwind.kube.updates import set_finalizer
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectionLink, labelled
 from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
+from unwind.teardown.verified_removal import own_blockers
 from unwind.why.blockers import actor_of
 from unwind.why.removal_blockers import what_blocks
 
@@ -173,19 +174,8 @@ class _HandleRemoval:
                     open_removal.member, on_member, deployed, step=step.name, before=known, now=now
                 )
             )
-        since = {(blocker.object, blocker.step): blocker.since for blocker in known}
-        own = [
-            Blocker(
-                object=ref,
-                step=step.name,
-                reason=str(what.reason if isinstance(what, Failed) else what.code),
-                message=what.told,
-                actor=self._actor(what),
-                since=since.get((ref, step.name)) or now.replace(microsecond=0),
-            )
-            for ref, what in self._waits.items()
-            if ref in elsewhere
-        ]
+        outside = {ref: what for ref, what in self._waits.items() if ref in elsewhere}
+        own = own_blockers(outside, self._actor, step=step.name, before=known, now=now)
         return (*own, *inner, *found)
 
     def _actor(self, what: Waiting | Failed) -> str:

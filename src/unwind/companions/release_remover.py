@@ -7,15 +7,14 @@ removed: the release has no deployer, and its objects carry Helm's mark for it. 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import HELM_HOOK_ANNOTATION, Reason
 from unwind.api.resources import SECRETS
-from unwind.api.unwind import Blocker, Entry, EntryState
+from unwind.api.unwind import Entry, EntryState
 from unwind.companions import release_reader, release_rules, snapshots
 from unwind.companions.companion import Companion
 from unwind.companions.release_rules import ReleaseName
@@ -29,13 +28,12 @@ from unwind.helm import release_secrets
 from unwind.helm.charts import TIMEOUT
 from unwind.inventory.inventories import items
 from unwind.inventory.writer import add_found
-from unwind.removal.inventory_clusters import member_of
-from unwind.teardown.step_removers import InventoryRemover, retry_forever
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.verified_removal import VerifiedRemoval
 from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from unwind.api.unwind import Inventory
     from unwind.companions.release_reader import LoadedRelease
@@ -51,9 +49,8 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.removal.helm_releases import HasASay
-    from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval
+    from unwind.teardown.step_removers import StepContext, StepRemoval
 
-T = TypeVar("T")
 # Nothing reports when a person corrects a policy or a deployer.
 _LOOK_AGAIN = 30.0
 
@@ -134,63 +131,29 @@ class _Checks:
         return TIMEOUT - waited
 
 
-class _ReleaseRemoval:
+class _ReleaseRemoval(VerifiedRemoval):
     """The removal of one release. It starts again if the release is upgraded meanwhile."""
 
     def __init__(self, checks: _Checks, companion: Companion, helm: Helm | None, context: StepContext) -> None:
+        super().__init__(context)
         self._checks = checks
         self._companion = companion
         self._helm = helm
-        self._context = context
-        self._ref = context.step.object
         self._name = ReleaseName(self._ref.namespace, self._ref.name)
-        self._waits: dict[ObjectRef, Waiting | Failed] = {}
-        self._inner: StepRemoval | None = None
         self._removed: frozenset[str] = frozenset()
         self._outdated = asyncio.Event()
         """Set when there is a revision that is not recorded."""
-        self._verified = False
-
-    @property
-    def progress(self) -> StepProgress | None:
-        progress = self._inner.progress if self._inner else None
-        if progress is None or self._verified:
-            return progress
-        # It is over only after the release is found absent: it may have been upgraded or installed again.
-        return msgspec.structs.replace(progress, over=False, passed=False)
-
-    @property
-    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
-        return {**self._waits, **(self._inner.waits if self._inner else {})}
 
     @property
     def removed(self) -> Collection[str]:
         return self._removed.union(self._inner.removed if self._inner else ())
 
-    def look_again(self) -> None:
-        if self._inner:
-            self._inner.look_again()
-
     def go_another_way(self, target: ClusterTarget) -> None:
         self._checks.target = target
-        if self._inner:
-            self._inner.go_another_way(target)
+        super().go_another_way(target)
 
-    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
-        known, step = list(before), self._context.step.name
-        since = {(blocker.object, blocker.step): blocker.since for blocker in known}
-        own = [
-            Blocker(
-                object=ref,
-                step=step,
-                reason=str(what.reason if isinstance(what, Failed) else what.code),
-                message=what.told,
-                actor=actor_of(str(what.reason)) if isinstance(what, Failed) else f"the owner of {self._ref}",
-                since=since.get((ref, step)) or now.replace(microsecond=0),
-            )
-            for ref, what in self._waits.items()
-        ]
-        return (*own, *(await self._inner.blockers(known, now) if self._inner else ()))
+    def _actor(self, what: Waiting | Failed) -> str:
+        return actor_of(str(what.reason)) if isinstance(what, Failed) else f"the owner of {self._ref}"
 
     async def run(self) -> None:
         while True:
@@ -198,6 +161,7 @@ class _ReleaseRemoval:
             chunks = await self._retry(self._record)
             self._inner = inner = self._begin(chunks)
             done = await unless(self._outdated, inner.run())
+            # It may have been upgraded or installed again.
             if done and await self._retry(self._is_over):
                 break
             self._removed = frozenset(self.removed)
@@ -211,14 +175,14 @@ class _ReleaseRemoval:
         link = _keep_taken(self._ref, (entry for entry in recorded if releases.is_part(entry)))
         means = msgspec.structs.replace(means, deleters=(*means.deleters, link))
         return InventoryRemover(releases).begin(
-            msgspec.structs.replace(context, means=means, chunks=chunks, target=self._checks.target)
+            msgspec.structs.replace(context, means=means, chunks=chunks, target=self._target)
         )
 
     async def _record(self) -> Sequence[Inventory]:
         """The Inventories of the release, with everything that its last revision names: it may have been upgraded since
         they were written."""
         means = self._context.means
-        async with self._member() as member:
+        async with self._member(self._context.chunks) as member:
             await member.verify()
             loaded = await release_reader.load(member, self._name)
             if loaded and not self._context.chunks:
@@ -259,25 +223,8 @@ class _ReleaseRemoval:
         recorded = items(await self._context.means.inventories.of(self._ref.uid))
         if any(item.entry.left and _stores(item.entry) for item in recorded):
             return True
-        async with self._member() as member:
+        async with self._member(self._context.chunks) as member:
             return await release_reader.load(member, self._name) is None
-
-    @asynccontextmanager
-    async def _member(self) -> AsyncIterator[Member]:
-        """The cluster that the release is on, and no other one."""
-        members, target = self._context.means.members, self._checks.target
-        chunk = next(iter(self._context.chunks), None)
-        async with member_of(members, chunk, target) if chunk else members.member(target) as member:
-            yield member
-
-    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await retry_forever(
-            work,
-            waits=self._waits,
-            about=self._ref,
-            clock=self._context.means.clock,
-            changed=self._context.changed,
-        )
 
 
 class _PlainReleases(HelmReleases):

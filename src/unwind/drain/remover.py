@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from unwind.api.names import Reason
 from unwind.api.resources import VOLUME_ATTACHMENTS
-from unwind.api.unwind import Blocker, Effort, LedgerNote
+from unwind.api.unwind import Effort, LedgerNote
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Again, Gone, Kept, TransientError
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.drain import objects, rules
 from unwind.inventory.inventories import OWN, items
 from unwind.inventory.writer import Records, add_found
-from unwind.removal.inventory_clusters import member_of
 from unwind.removal.volume_claims import REMEMBERED, Volume
-from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.verified_removal import VerifiedRemoval, reason_of
 from unwind.why.blockers import actor_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry, Inventory
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepRemoval
-
-T = TypeVar("T")
 
 _NAME = "drain"
 _FINALIZER = "finalizer"
@@ -77,34 +74,18 @@ class DrainRemover:
         del member, those, owner  # they carry no mark of Unwind, and are not written
 
 
-class _DrainRemoval:
+class _DrainRemoval(VerifiedRemoval):
     """The removal of one step of a drain."""
 
     def __init__(self, policies: DrainPolicies, context: StepContext, *, requested: bool) -> None:
+        super().__init__(context)
         self._policies = policies
         self._requested = requested
-        self._context = context
-        self._target = context.target
-        self._ref = context.step.object
         self._tried = context.step.effort == Effort.TRY
-        self._waits: dict[ObjectRef, Waiting | Failed] = {}
-        self._inner: StepRemoval | None = None
         self._decision: DrainDecision | None = None
-        self._verified = False
         self._begun = False
         """Whether it is recorded that the deletion of an object has begun: from then on, no object is added."""
         self._beginning = asyncio.Lock()
-
-    @property
-    def progress(self) -> StepProgress | None:
-        progress = self._inner.progress if self._inner else None
-        if progress is None or self._verified:
-            return progress
-        return msgspec.structs.replace(progress, over=False, passed=False)
-
-    @property
-    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
-        return {**self._own_waits, **(self._inner.waits if self._inner else {})}
 
     @property
     def _own_waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
@@ -112,34 +93,9 @@ class _DrainRemoval:
         objects_only = len(self._waits) > 1 and isinstance(self._waits.get(self._ref), Waiting)
         return {ref: what for ref, what in self._waits.items() if not (objects_only and ref == self._ref)}
 
-    @property
-    def removed(self) -> Collection[str]:
-        return self._inner.removed if self._inner else frozenset()
-
-    def look_again(self) -> None:
-        if self._inner:
-            self._inner.look_again()
-
-    def go_another_way(self, target: ClusterTarget) -> None:
-        self._target = target
-        if self._inner:
-            self._inner.go_another_way(target)
-
-    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
-        known, step = list(before), self._context.step.name
-        since = {(blocker.object, blocker.step): blocker.since for blocker in known}
-        own = [
-            Blocker(
-                object=ref,
-                step=step,
-                reason=(reason := str(what.reason if isinstance(what, Failed) else what.code)),
-                message=what.told,
-                actor="the owner of the object" if reason in _BY_OTHERS else actor_of(reason),
-                since=since.get((ref, step)) or now.replace(microsecond=0),
-            )
-            for ref, what in self._own_waits.items()
-        ]
-        return (*own, *(await self._inner.blockers(known, now) if self._inner else ()))
+    def _actor(self, what: Waiting | Failed) -> str:
+        reason = reason_of(what)
+        return "the owner of the object" if reason in _BY_OTHERS else actor_of(reason)
 
     async def run(self) -> None:
         chunks = await self._retry(self._begin)
@@ -398,23 +354,6 @@ class _DrainRemoval:
     @property
     def _inventories(self) -> Inventories:
         return self._context.means.inventories
-
-    @asynccontextmanager
-    async def _member(self, chunks: Sequence[Inventory]) -> AsyncIterator[Member]:
-        """The cluster that the objects are on, and no other one."""
-        members, target = self._context.means.members, self._target
-        chunk = next(iter(chunks), None)
-        async with member_of(members, chunk, target) if chunk else members.member(target) as member:
-            yield member
-
-    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await retry_forever(
-            work,
-            waits=self._waits,
-            about=self._ref,
-            clock=self._context.means.clock,
-            changed=self._context.changed,
-        )
 
 
 _BY_OTHERS = (Reason.CREATED_AGAIN, Reason.APPEARED_LATE)
