@@ -13,8 +13,8 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
 from unwind.companions import release_reader, release_rules
 from unwind.companions.release_rules import ReleaseName
+from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept, PermanentError
-from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.deploy.helm_install import release_entry_key
 from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.kube.decoding import Metadata
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Entry
     from unwind.companions.companion import HandleCompanion
-    from unwind.deleters.context import DeleteContext, DeleteFunc
-    from unwind.deleters.outcomes import Outcome
+    from unwind.deleters.registration import Registration
     from unwind.deploy.helm_hooks import ReleaseHook
     from unwind.helm.program import Helm
     from unwind.helm.release_secrets import ChartManifest, Revision
@@ -130,18 +129,9 @@ def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[
         why = companion.why_kept(handle, kind, metadata)
         return Kept(Reason.KEPT_BY_POLICY, why, by=companion.controller) if why else None
 
-    async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-        if ctx.absent or not (found := kept(obj)):
-            return await next(ctx, obj)
-        ctx.log.info("object kept", why=found.message)
-        return found
-
-    return Registration(
-        name="keep-unmarked",
-        kinds=(Kinds("*", "*"),),
-        delete=delete,
-        order=FIRST,
+    return keep_link(
+        "keep-unmarked",
+        kept,
         when=lambda obj: kept(obj) is not None,
-        metadata_only=True,
         about="Keep objects that no longer carry the mark of their deployer, or that it keeps.",
     )

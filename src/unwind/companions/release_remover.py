@@ -20,8 +20,8 @@ from unwind.companions.companion import Companion
 from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed
+from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept
-from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.deploy.helm_install import HOOK, parts_of, release_entry_key
 from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.helm import release_secrets
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.companions.release_reader import LoadedRelease
     from unwind.deleters.attempt import Waiting
-    from unwind.deleters.context import DeleteContext, DeleteFunc
-    from unwind.deleters.outcomes import Outcome
+    from unwind.deleters.registration import Registration
     from unwind.deploy.helm_install import ReleaseObject
     from unwind.deploy.helm_uninstall import ForeignObject
     from unwind.helm.program import Helm
@@ -338,23 +337,15 @@ def _keep_taken(release: ObjectRef, parts: Iterable[Entry]) -> Registration:
     """A deleter that keeps objects of a release that another owner has taken over since they were recorded."""
     uids = frozenset(entry.object.uid for entry in parts)
 
-    def taken(obj: Object) -> bool:
+    def taken(obj: Object) -> Kept | None:
         ours = release_secrets.of_release(obj, namespace=release.namespace, release=release.name)
-        return obj["metadata"]["uid"] in uids and not ours
+        if ours or obj["metadata"]["uid"] not in uids:
+            return None
+        return Kept(Reason.NOT_OURS, f"taken over: it no longer has Helm's annotations for {release}", by="unwind")
 
-    async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-        if ctx.absent or not taken(obj):
-            return await next(ctx, obj)
-        message = f"taken over: it no longer has Helm's annotations for {release}"
-        ctx.log.info("object kept", why=message)
-        return Kept(Reason.NOT_OURS, message, by="unwind")
-
-    return Registration(
-        name="keep-taken-release",
-        kinds=(Kinds("*", "*"),),
-        delete=delete,
-        order=FIRST,
-        when=taken,
-        metadata_only=True,
+    return keep_link(
+        "keep-taken-release",
+        taken,
+        when=lambda obj: taken(obj) is not None,
         about="Keep objects that no longer carry Helm's mark for their release.",
     )

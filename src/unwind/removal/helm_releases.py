@@ -16,8 +16,8 @@ from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION, Reason
 from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS
 from unwind.deleters import builtin
 from unwind.deleters.builtin import KEEP_BY_POLICY, annotated
+from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Kept
-from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.protection import deleter as protection
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Entry
-    from unwind.deleters.context import DeleteContext, DeleteFunc
     from unwind.deleters.deletion import Deletions
-    from unwind.deleters.outcomes import Outcome
+    from unwind.deleters.registration import Registration
     from unwind.kube.client import Object
     from unwind.members.member import Member
 
@@ -43,23 +42,11 @@ def keep_taken(owners: Collection[str]) -> Registration:
     changed in one write, and the DELETE carries the resourceVersion that was read, so there is no race.
     """
 
-    async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-        metadata = obj["metadata"]
-        by = taken_over_by(metadata.get("labels") or {}, annotated(obj), owners)
-        if ctx.absent or not by:
-            return await next(ctx, obj)
-        message = f"taken over by {by}"
-        ctx.log.info("object kept", why=message)
-        return Kept(Reason.NOT_OURS, message, by="unwind")
+    def taken(obj: Object) -> Kept | None:
+        by = taken_over_by(obj["metadata"].get("labels") or {}, annotated(obj), owners)
+        return Kept(Reason.NOT_OURS, f"taken over by {by}", by="unwind") if by else None
 
-    return Registration(
-        name="keep-taken",
-        kinds=(Kinds("*", "*"),),
-        delete=delete,
-        order=FIRST,
-        metadata_only=True,
-        about="Keep objects that another profile has taken over.",
-    )
+    return keep_link("keep-taken", taken, about="Keep objects that another profile has taken over.")
 
 
 def taken_over_by(labels: Mapping[str, str], annotations: Mapping[str, str], owners: Collection[str]) -> str:
