@@ -144,9 +144,6 @@ class ArchiveController(Controller[Key]):
         for key in self._gone:
             self._queue.add(key)
 
-    def _shard(self, key: Key) -> str:
-        return key.name
-
     def _describe(self, key: Key) -> dict[str, str]:
         return {"teardown": key.name}
 

@@ -133,9 +133,6 @@ class RequestController(Controller[Key]):
         for key in {*asked, *self._running}:
             self._queue.add(key)
 
-    def _shard(self, key: Key) -> str:
-        return key.name
-
     def _describe(self, key: Key) -> dict[str, str]:
         return {"teardown": key.name}
 
