@@ -16,15 +16,19 @@ export function filters(form, apply) {
     }
   }
   form.addEventListener("input", () => {
-    const address = new URL(location.href);
     for (const field of fields) {
-      const value = field.type === "checkbox" ? (field.checked ? field.value : "false") : field.value;
-      if (value) address.searchParams.set(field.name, value);
-      else address.searchParams.delete(field.name);
+      setQuery(field.name, field.type === "checkbox" ? (field.checked ? field.value : "false") : field.value);
     }
-    history.replaceState(null, "", address);
     apply();
   });
+}
+
+/** Set a value in the query of the address; an empty one removes it. */
+export function setQuery(name, value) {
+  const address = new URL(location.href);
+  if (value) address.searchParams.set(name, value);
+  else address.searchParams.delete(name);
+  history.replaceState(null, "", address);
 }
 
 export function matches(element, words) {

@@ -1,6 +1,6 @@
 // All teardowns: held ones first, with filters.
 
-import { choices, filters, labelled, matches, words } from "./filters.js";
+import { choices, filters, labelled, matches, setQuery, words } from "./filters.js";
 import { follow, update } from "./live.js";
 import { main, show } from "./shell.js";
 
@@ -41,10 +41,7 @@ export function fleet() {
   for (const tile of tiles) {
     tile.addEventListener("click", () => {
       state = state === tile.dataset.tile ? "" : tile.dataset.tile;
-      const address = new URL(location.href);
-      if (state) address.searchParams.set("state", state);
-      else address.searchParams.delete("state");
-      history.replaceState(null, "", address);
+      setQuery("state", state);
       apply();
     });
   }

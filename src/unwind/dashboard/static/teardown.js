@@ -2,6 +2,7 @@
 
 import { ages } from "./ages.js";
 import { confirmed } from "./dialogs.js";
+import { setQuery } from "./filters.js";
 import { follow, update } from "./live.js";
 import { answered, leaving, show } from "./shell.js";
 
@@ -85,10 +86,7 @@ export function teardown(name) {
     const button = event.target.closest("[data-step]");
     if (!button) return;
     step = step === button.dataset.step ? "" : button.dataset.step;
-    const address = new URL(location.href);
-    if (step) address.searchParams.set("step", step);
-    else address.searchParams.delete("step");
-    history.replaceState(null, "", address);
+    setQuery("step", step);
     mark();
     list();
   });
