@@ -26,7 +26,8 @@ from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
 from unwind.karmada import remove_strategy
-from unwind.karmada.step_source import delete_work
+from unwind.karmada.step_source import WorkSteps, delete_work
+from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
 from unwind.kube.workqueue import JITTER
@@ -35,6 +36,7 @@ from unwind.protection.deleter import ProtectionLink
 from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.owner_mark_removal import unmark
 from unwind.teardown.drafts import lost
+from unwind.teardown.step_removers import RemovalDeps
 from unwind.teardown.step_runner import REACH, StepRunner
 from unwind.why.removal_blockers import what_blocks
 
@@ -45,13 +47,11 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Blocker, Inventory
     from unwind.deleters.attempt import Failed, Waiting
-    from unwind.karmada.step_source import WorkSteps
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.drafts import Lost
     from unwind.teardown.force_release import LetGo
-    from unwind.teardown.step_removers import RemovalDeps
 
 
 log = logs.get(__name__)
@@ -61,6 +61,14 @@ _AT_ONCE = 16
 _SHOWN = 3
 
 
+class UnjoinDeps(msgspec.Struct, frozen=True, kw_only=True):
+    """What the unjoins of all members share."""
+
+    client: Client
+    removal: RemovalDeps
+    source: WorkSteps
+
+
 class UnjoinCleanup:
     """The cleanup after a member's teardown."""
 
@@ -68,21 +76,19 @@ class UnjoinCleanup:
         self,
         teardown: Teardown,
         target: ClusterTarget,
-        means: RemovalDeps,
-        client: Client,
+        deps: UnjoinDeps,
         *,
         namespace: str,
-        source: WorkSteps,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`namespace`: the execution namespace. `changed`: called when `blockers` changes."""
         self.blockers: tuple[Blocker, ...] = ()
         self._teardown = teardown
         self._target = target
-        self._means = means
-        self._client = client
+        self._means = deps.removal
+        self._client = deps.client
+        self._source = deps.source
         self._namespace = namespace
-        self._source = source
         self._changed = changed
         plan = teardown.spec.plan
         self._planned = {step.object.uid for step in plan.steps} if plan else set()

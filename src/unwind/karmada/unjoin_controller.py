@@ -23,7 +23,7 @@ from unwind.api.unwind import Cause, Teardown
 from unwind.karmada import remove_strategy, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
-from unwind.karmada.unjoin_cleanup import UnjoinCleanup
+from unwind.karmada.unjoin_cleanup import UnjoinCleanup, UnjoinDeps
 from unwind.karmada.unjoin_runner import UnjoinRunner
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -91,8 +91,9 @@ class UnjoinController(Controller[Key]):
             archive=deps.archive,
         )
         self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
-        self._source = WorkSteps(shared.client, caches, clock=shared.clock)
-        self._sources = Sources((self._source,))
+        source = WorkSteps(shared.client, caches, clock=shared.clock)
+        self._sources = Sources((source,))
+        self._unjoin_deps = UnjoinDeps(client=shared.client, removal=deps, source=source)
         caches.clusters.subscribe(self._cluster_changed)
         caches.works.subscribe(self._work_changed)
         teardowns.subscribe(self._teardown_changed)
@@ -192,10 +193,8 @@ class UnjoinController(Controller[Key]):
         leaving = UnjoinRunner(
             teardown,
             target,
-            self._deps,
-            self._client,
+            self._unjoin_deps,
             namespace=cluster.execution_namespace,
-            source=self._source,
             said=misunderstood(target),
             written=self._teardowns.take,
             changed=lambda: self._queue.add(key),
@@ -260,14 +259,7 @@ class UnjoinController(Controller[Key]):
         if not teardown.finished:
             teardown = await ended_without_target(teardown, target, self._deps, self._client, sources=self._sources)
             self._teardowns.take(teardown)
-        await UnjoinCleanup(
-            teardown,
-            target,
-            self._deps,
-            self._client,
-            namespace=past.execution_namespace,
-            source=self._source,
-        ).run()
+        await UnjoinCleanup(teardown, target, self._unjoin_deps, namespace=past.execution_namespace).run()
         self._records.cleaned.add(uid)
 
     def _credentials_of(self, uid: str) -> Key | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.karmada.unjoin_cleanup import UnjoinCleanup
+from unwind.karmada.unjoin_cleanup import UnjoinCleanup, UnjoinDeps
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.step_sources import Sources
 
@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unwind.api.unwind import Blocker, Inventory, Teardown
-    from unwind.karmada.step_source import WorkSteps
-    from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.drafts import TeardownNotice
     from unwind.teardown.force_release import LetGo
-    from unwind.teardown.step_removers import RemovalDeps
 
 
 class UnjoinRunner:
@@ -27,11 +24,9 @@ class UnjoinRunner:
         self,
         teardown: Teardown,
         target: ClusterTarget,
-        means: RemovalDeps,
-        client: Client,
+        deps: UnjoinDeps,
         *,
         namespace: str,
-        source: WorkSteps,
         said: tuple[TeardownNotice, ...] = (),
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
@@ -43,10 +38,8 @@ class UnjoinRunner:
         for `TeardownRunner`."""
         self.target = target
         self._teardown = teardown
-        self._means = means
-        self._client = client
+        self._deps = deps
         self._namespace = namespace
-        self._source = source
         self._written = written
         self._changed = changed
         self._closing: UnjoinCleanup | None = None
@@ -57,10 +50,10 @@ class UnjoinRunner:
             else TeardownRunner(
                 teardown,
                 target,
-                means,
-                client,
+                deps.removal,
+                deps.client,
                 said=said,
-                sources=Sources((source,)),
+                sources=Sources((deps.source,)),
                 owns=owns,
                 read=read,
             )
@@ -102,10 +95,8 @@ class UnjoinRunner:
         self._closing = UnjoinCleanup(
             self.teardown,
             self.target,
-            self._means,
-            self._client,
+            self._deps,
             namespace=self._namespace,
-            source=self._source,
             changed=self._changed,
         )
         if self._let_go:
