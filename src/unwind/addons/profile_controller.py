@@ -84,12 +84,10 @@ class ProfileController(Controller[ProfileKey]):
             "matches",
             self._reconcile_pair,
             lambda pair: pair.cluster.shard,
-            owner=shared.owner,
-            metrics=shared.metrics,
+            shared,
+            failed=self._failed,
             group=lambda pair: pair.cluster,
             per_group=_SIDE_BY_SIDE,
-            clock=shared.clock,
-            failed=self._failed,
         )
         self._status_queue: Queue[ProfileKey] = Queue(self._write_status_later, clock=SYSTEM, failed=self._failed)
         for informer in (caches.cluster_profiles, caches.profiles):

@@ -107,12 +107,10 @@ class ExternalController:
             self.name,
             self._reconcile,
             self._shard,
-            owner=shared.owner,
-            metrics=shared.metrics,
+            shared,
             failed=self._failed,
             group=lambda target: target.resource,
             per_group=_SIDE_BY_SIDE,
-            clock=shared.clock,
         )
         self._namespaces.subscribe(self._namespace_changed)
         shared.owner.subscribe(self._enqueue_all)

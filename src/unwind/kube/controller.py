@@ -25,26 +25,24 @@ def fenced_queue(
     name: str,
     reconcile: Callable[[K], Awaitable[float | None]],
     shard: Callable[[K], str | None],
+    shared: ControllerDeps,
     *,
-    owner: ShardOwner,
-    metrics: Metrics,
     failed: Callable[[K, Exception], object],
     group: Callable[[K], Hashable] = lambda _: None,
     per_group: int = 8,
     backoff: Backoff = Backoff(),  # noqa: B008 - frozen
-    clock: Clock = SYSTEM,
 ) -> Queue[K]:
     """A queue whose reconciler writes only while this replica owns the `shard` of a key. `name`: of the controller, in
     metrics."""
     queue: Queue[K] = Queue(
-        metrics.timed(name, Fences(owner).around(reconcile, shard)),
+        shared.metrics.timed(name, Fences(shared.owner).around(reconcile, shard)),
         group=group,
         per_group=per_group,
         backoff=backoff,
-        clock=clock,
+        clock=shared.clock,
         failed=failed,
     )
-    metrics.queue(name, queue)
+    shared.metrics.queue(name, queue)
     return queue
 
 
@@ -89,12 +87,10 @@ class Controller(Generic[K]):
             self.name_in_metrics or self.name,
             self._reconcile,
             self._shard,
-            owner=shared.owner,
-            metrics=shared.metrics,
+            shared,
             failed=self._failed,
             group=self._group,
             per_group=per_group,
-            clock=shared.clock,
         )
         caches.subscribe(self._enqueue_all)
         shared.owner.subscribe(self._enqueue_all)  # after the fences: what is lost ends first

@@ -43,11 +43,9 @@ class RegistrationController:
             self.name,
             self._reconcile,
             lambda key: key,
-            owner=shared.owner,
-            metrics=shared.metrics,
+            shared,
             failed=self._failed,
             backoff=_RETRY,
-            clock=shared.clock,
         )
         shared.owner.subscribe(self._enqueue_all)
         deps.segments.subscribe(self._enqueue_all)

@@ -17,4 +17,4 @@ def test_every_controller_that_asks_for_its_shards_is_fenced() -> None:
     fenced = {path for path in asking if any(base in path.read_text() for base in bases)}
     assert asking - fenced == set()
     assert "fenced_queue(" in (ROOM / "server" / "registration.py").read_text()
-    assert "Fences(owner).around(" in (ROOM / "kube" / "controller.py").read_text()
+    assert "Fences(shared.owner).around(" in (ROOM / "kube" / "controller.py").read_text()
