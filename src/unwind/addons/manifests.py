@@ -22,7 +22,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.server.manager_names import MANAGER, webhook
+from unwind.server.manager_names import MANAGER, manager_object, webhook
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -35,9 +35,8 @@ _COLLECTOR = (f"{_ACCOUNT}generic-garbage-collector", _CONTROLLERS)
 _DELETERS = (*_COLLECTOR, f"{_ACCOUNT}namespace-controller")
 
 
-def summaries_name(namespace: str) -> str:
-    """The name of the policy; one per manager."""
-    return f"{MANAGER}-summaries.{namespace}"
+summaries_name = manager_object("summaries")
+"""The name of the policy; one per manager."""
 
 
 def unchanged(field: str) -> str:

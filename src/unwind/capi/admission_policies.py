@@ -14,7 +14,7 @@ from unwind.api.policies import PolicyGate
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.api.unwind import Cause, Effort, Gate, Phase, StepState
-from unwind.server.manager_names import MANAGER
+from unwind.server.manager_names import MANAGER, manager_object
 
 Object = dict[str, Any]
 
@@ -34,29 +34,16 @@ def extension_name(namespace: str) -> str:
     return namespace
 
 
-def guard_name(namespace: str) -> str:
-    """The policy that protects a manager's ExtensionConfig."""
-    return f"{MANAGER}-gate.{namespace}"
-
-
-def marks_name(namespace: str) -> str:
-    """The policy that refuses ok-to-delete on Clusters that are not being deleted."""
-    return f"{MANAGER}-marks.{namespace}"
-
-
-def held_marks_name(namespace: str) -> str:
-    """The policy that refuses ok-to-delete on Clusters that a Teardown holds."""
-    return f"{MANAGER}-held-marks.{namespace}"
-
-
-def foreground_name(namespace: str) -> str:
-    """The policy that refuses the foreground deletion of gated Clusters."""
-    return f"{MANAGER}-foreground.{namespace}"
-
-
-def namespaces_name(namespace: str) -> str:
-    """The policy that refuses the deletion of Namespaces with gated Clusters."""
-    return f"{MANAGER}-gated-namespaces.{namespace}"
+guard_name = manager_object("gate")
+"""The policy that protects a manager's ExtensionConfig."""
+marks_name = manager_object("marks")
+"""The policy that refuses ok-to-delete on Clusters that are not being deleted."""
+held_marks_name = manager_object("held-marks")
+"""The policy that refuses ok-to-delete on Clusters that a Teardown holds."""
+foreground_name = manager_object("foreground")
+"""The policy that refuses the foreground deletion of gated Clusters."""
+namespaces_name = manager_object("gated-namespaces")
+"""The policy that refuses the deletion of Namespaces with gated Clusters."""
 
 
 def annotation(of: str, name: str) -> str:
@@ -288,19 +275,12 @@ _NAMESPACE_HELD_BY_POLICY = (
 )
 
 
-def policy_foreground_name(namespace: str) -> str:
-    """The policy that refuses the foreground deletion of Clusters that a TeardownPolicy holds."""
-    return f"{MANAGER}-policy-foreground.{namespace}"
-
-
-def policy_namespaces_name(namespace: str) -> str:
-    """The policy that refuses the deletion of Namespaces with Clusters that a TeardownPolicy holds."""
-    return f"{MANAGER}-policy-namespaces.{namespace}"
-
-
-def machines_name(namespace: str) -> str:
-    """The policy that keeps our annotation on the Machines of Clusters that a Teardown holds."""
-    return f"{MANAGER}-held-machines.{namespace}"
+policy_foreground_name = manager_object("policy-foreground")
+"""The policy that refuses the foreground deletion of Clusters that a TeardownPolicy holds."""
+policy_namespaces_name = manager_object("policy-namespaces")
+"""The policy that refuses the deletion of Namespaces with Clusters that a TeardownPolicy holds."""
+machines_name = manager_object("held-machines")
+"""The policy that keeps our annotation on the Machines of Clusters that a Teardown holds."""
 
 
 def held_by_policies(namespace: str) -> list[Object]:
@@ -377,9 +357,8 @@ def deletions_name(namespace: str) -> str:
     return f"{DELETIONS}.{namespace}"
 
 
-def pauses_name(namespace: str) -> str:
-    """The policy that keeps Cluster API paused for Clusters with the gate Admission that are being deleted."""
-    return f"{MANAGER}-pauses.{namespace}"
+pauses_name = manager_object("pauses")
+"""The policy that keeps Cluster API paused for Clusters with the gate Admission that are being deleted."""
 
 
 def deletion_guard(namespace: str) -> list[Object]:

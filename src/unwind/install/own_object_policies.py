@@ -28,7 +28,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right
 from unwind.install.running_managers import LEASE_PREFIX
-from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION
+from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION, manager_object
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -65,14 +65,10 @@ _GROUP = f"oldObject.metadata.name.endsWith('.{unwind.GROUP}')"
 _SERVED = f"object.spec.versions.exists(version, version.name == '{unwind.INVENTORIES.version}' && version.served)"
 
 
-def records_name(namespace: str) -> str:
-    """The name of the policy that guards records, keys, Leases and the registration of a manager."""
-    return f"{MANAGER}-records.{namespace}"
-
-
-def kinds_name(namespace: str) -> str:
-    """The name of the policy that guards the kinds, the namespace and the webhooks of a manager."""
-    return f"{MANAGER}-kinds.{namespace}"
+records_name = manager_object("records")
+"""The name of the policy that guards records, keys, Leases and the registration of a manager."""
+kinds_name = manager_object("kinds")
+"""The name of the policy that guards the kinds, the namespace and the webhooks of a manager."""
 
 
 def _records(setting: Setting) -> list[Object]:

@@ -15,7 +15,7 @@ from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
 from unwind.api.features import Feature
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Contribution
-from unwind.server.manager_names import MANAGER
+from unwind.server.manager_names import manager_object
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -28,19 +28,12 @@ _CREATED = "request.operation == 'CREATE'"
 _USER = "request.userInfo.username"
 
 
-def sources_name(namespace: str) -> str:
-    """The name of the policy for the sources of profiles; one per manager."""
-    return f"{MANAGER}-profile-sources.{namespace}"
-
-
-def credentials_name(namespace: str) -> str:
-    """The name of the policy for credentials of clusters."""
-    return f"{MANAGER}-cluster-credentials.{namespace}"
-
-
-def attribution_name(namespace: str) -> str:
-    """The name of the policy for annotations that name a user."""
-    return f"{MANAGER}-attribution.{namespace}"
+sources_name = manager_object("profile-sources")
+"""The name of the policy for the sources of profiles; one per manager."""
+credentials_name = manager_object("cluster-credentials")
+"""The name of the policy for credentials of clusters."""
+attribution_name = manager_object("attribution")
+"""The name of the policy for annotations that name a user."""
 
 
 # Sources of profiles

@@ -12,6 +12,8 @@ from unwind.kube.errors import NotFoundError
 from unwind.server import path_segments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.api.features import Features
     from unwind.api.rights import Setting
     from unwind.kube.client import Client
@@ -35,6 +37,11 @@ FEATURES_KEY = "features"
 """The installed features in the same ConfigMap, separated by commas."""
 MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND, names.PART_OF_LABEL: names.MANAGED_BY_UNWIND}
 """The labels of every object of ours."""
+
+
+def manager_object(what: str) -> Callable[[str], str]:
+    """The name of an object that there is one of for each manager, by the manager's namespace."""
+    return lambda namespace: f"{MANAGER}-{what}.{namespace}"
 
 
 def webhook(setting: Setting, path: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right
 from unwind.api.unwind import REASON_LENGTH, Cause, Phase
-from unwind.server.manager_names import MANAGER
+from unwind.server.manager_names import manager_object
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
@@ -198,9 +198,8 @@ _RULES = [
 ]
 
 
-def requests_name(namespace: str) -> str:
-    """The name of the policy on Teardowns; one per manager."""
-    return f"{MANAGER}-requests.{namespace}"
+requests_name = manager_object("requests")
+"""The name of the policy on Teardowns; one per manager."""
 
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
