@@ -15,9 +15,11 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.policies import SourceKind
 from unwind.api.resources import Resource
 from unwind.clock import SYSTEM
+from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer, InformerSet
+from unwind.members.cluster_caches import ClusterCaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,3 +170,12 @@ def nowhere(handle: HandleObject) -> Key:
 
 def _indexed(kind: HandleKind) -> Callable[[HandleObject], tuple[Key, ...]]:
     return lambda handle: (kind.cluster_of(handle) or nowhere(handle),)
+
+
+class PolicyDeps(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controllers of policies and of handles share."""
+
+    policy_caches: PolicyCaches
+    handles: HandleCaches
+    clusters: ClusterCaches
+    policies: Policies

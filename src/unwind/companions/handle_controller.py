@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
     from unwind.api.policies import SourceKind
     from unwind.api.unwind import Teardown
-    from unwind.companions.handle_caches import CachedHandle, HandleCaches
+    from unwind.companions.handle_caches import CachedHandle, PolicyDeps
     from unwind.companions.kubeconfig_clusters import KubeconfigClusters
-    from unwind.companions.policy_reader import ClusterPolicies, Policies, PolicyCaches
+    from unwind.companions.policy_reader import ClusterPolicies, PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
 
     _Selected = tuple[AddonTarget, ClusterPolicies]
@@ -62,32 +61,24 @@ class HandleController(Controller[Key]):
     name = "handles"
     _caches: PolicyCaches
 
-    def __init__(
-        self,
-        shared: ControllerDeps,
-        caches: PolicyCaches,
-        handles: HandleCaches,
-        clusters: ClusterCaches,
-        policies: Policies,
-        copies: KubeconfigClusters,
-    ) -> None:
+    def __init__(self, shared: ControllerDeps, deps: PolicyDeps, copies: KubeconfigClusters) -> None:
         """`copies`: finds the Clusters of handles with a copied kubeconfig."""
-        super().__init__(shared, caches)
-        self._handles = handles
-        self._clusters = clusters
-        self._policies = policies
+        super().__init__(shared, deps.policy_caches)
+        self._handles = deps.handles
+        self._clusters = deps.clusters
+        self._policies = deps.policies
         self._copies = copies
         self._selected: dict[tuple[SourceKind, str], list[_Selected]] | None = None
         """The Clusters whose policies name a namespace for a deployer; None if that must be determined again."""
         self._secrets_free: set[str] = set()
         """The uids of Clusters whose Secret was seen without our finalizer, or gone, while they were not held."""
-        handles.subscribe(self._enqueue_all)
-        handles.follow(self._queue.add)
-        clusters.subscribe(self._enqueue_all)
-        clusters.clusters.subscribe(self._cluster_changed)
-        clusters.teardowns.subscribe(self._teardown_changed)
-        policies.follow(self._enqueue_all)
-        caches.namespaces.subscribe(self._namespace_changed)
+        deps.handles.subscribe(self._enqueue_all)
+        deps.handles.follow(self._queue.add)
+        deps.clusters.subscribe(self._enqueue_all)
+        deps.clusters.clusters.subscribe(self._cluster_changed)
+        deps.clusters.teardowns.subscribe(self._teardown_changed)
+        deps.policies.follow(self._enqueue_all)
+        deps.policy_caches.namespaces.subscribe(self._namespace_changed)
 
     @property
     def ready(self) -> bool:

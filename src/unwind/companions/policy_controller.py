@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
     from unwind.companions.gate_choice import EffectiveGate
-    from unwind.companions.handle_caches import HandleCaches
+    from unwind.companions.handle_caches import PolicyDeps
     from unwind.companions.policies import StepDecision
-    from unwind.companions.policy_reader import Policies, PolicyCaches
+    from unwind.companions.policy_reader import PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.decoding import Metadata
-    from unwind.members.cluster_caches import ClusterCaches
     from unwind.members.targets import AddonTarget
     from unwind.teardown.deletion_gate import GateStatus, MachineGates
 
@@ -51,34 +50,26 @@ class PolicyController(Controller[str]):
     _caches: PolicyCaches
 
     def __init__(
-        self,
-        shared: ControllerDeps,
-        caches: PolicyCaches,
-        handles: HandleCaches,
-        clusters: ClusterCaches,
-        reader: Policies,
-        gate: GateStatus,
-        *,
-        machines: MachineGates | None = None,
+        self, shared: ControllerDeps, deps: PolicyDeps, gate: GateStatus, *, machines: MachineGates | None = None
     ) -> None:
         """`machines`: the Machines of Clusters; None if the feature `gates` is not installed."""
-        super().__init__(shared, caches)
-        self._handles = handles
-        self._clusters = clusters
-        self._policies = reader
+        super().__init__(shared, deps.policy_caches)
+        self._handles = deps.handles
+        self._clusters = deps.clusters
+        self._policies = deps.policies
         self._gate = gate
         self._machines = machines
         if machines:
             machines.subscribe(self._machines_changed)
         # A change of one policy may end a conflict of another one.
-        caches.policies.subscribe(self._policy_changed)
-        caches.namespaces.subscribe(self._namespace_changed)
-        clusters.subscribe(self._enqueue_all)
-        clusters.clusters.subscribe(self._cluster_changed)
-        handles.subscribe(self._enqueue_all)
-        handles.follow(lambda _: self._enqueue_all())
+        deps.policy_caches.policies.subscribe(self._policy_changed)
+        deps.policy_caches.namespaces.subscribe(self._namespace_changed)
+        deps.clusters.subscribe(self._enqueue_all)
+        deps.clusters.clusters.subscribe(self._cluster_changed)
+        deps.handles.subscribe(self._enqueue_all)
+        deps.handles.follow(lambda _: self._enqueue_all())
         gate.subscribe(self._enqueue_all)
-        clusters.teardowns.subscribe(self._teardown_changed)
+        deps.clusters.teardowns.subscribe(self._teardown_changed)
 
     def _policy_changed(self, change: Change[TeardownPolicy]) -> None:
         old, new = change.old, change.new

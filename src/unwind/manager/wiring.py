@@ -52,7 +52,7 @@ from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.gate_source import PolicyGates, PolicyGateSource
-from unwind.companions.handle_caches import HANDLES, HandleCaches
+from unwind.companions.handle_caches import HANDLES, HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
@@ -473,6 +473,7 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
     client, controllers, policy_caches = context.client, context.server_time, shared.policy_caches
     handles = HandleCaches(client, (kind for kind in HANDLES if kind.source in shared.companions))
     handles.observe(context.metrics)
+    deps = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=shared.caches, policies=shared.policies)
     copies = KubeconfigClusters(client, shared.members, clock=context.clock)
     return Components(
         controllers=(
@@ -492,20 +493,8 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
                 namespace=context.options.namespace,
                 counted=NotificationMetrics(context.registry),
             ),
-            PolicyController(
-                controllers,
-                policy_caches,
-                handles,
-                shared.caches,
-                shared.policies,
-                shared.registration,
-                machines=shared.machines,
-            ),
-            *(
-                [HandleController(controllers, policy_caches, handles, shared.caches, shared.policies, copies)]
-                if context.features & COMPANIONS
-                else []
-            ),
+            PolicyController(controllers, deps, shared.registration, machines=shared.machines),
+            *([HandleController(controllers, deps, copies)] if context.features & COMPANIONS else []),
         ),
     )
 

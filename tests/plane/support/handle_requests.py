@@ -11,7 +11,7 @@ from tests.eventually import eventually
 from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from unwind.api.features import COMPANIONS
 from unwind.clock import SYSTEM
-from unwind.companions.handle_caches import HANDLES, HandleCaches
+from unwind.companions.handle_caches import HANDLES, HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
@@ -46,11 +46,12 @@ async def handle_manager(
         reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=sources)
         shared, refused = controller_deps(own), partial(refusals, home=home)
         kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
+        read = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=caches, policies=reader)
         components = (
             caches,
             policy_caches,
             handles,
-            HandleController(shared, policy_caches, handles, caches, reader, kubeconfigs),
+            HandleController(shared, read, kubeconfigs),
             RequestController(
                 shared,
                 caches,

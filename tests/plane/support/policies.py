@@ -21,7 +21,7 @@ from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.force_release_review import ReleaseReview
-from unwind.companions.handle_caches import HandleCaches, HandleKind, by_cluster_ref, by_kubeconfig
+from unwind.companions.handle_caches import HandleCaches, HandleKind, PolicyDeps, by_cluster_ref, by_kubeconfig
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
@@ -223,13 +223,14 @@ class PolicyScene:
                 if profiles:
                     sources.append(SummarySteps(own, profiles, policies=reader))
                 kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
+                read = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=caches, policies=reader)
                 parts = (
                     caches,
                     policy_caches,
                     handles,
                     ClusterTeardownController(shared, caches, deps, sources=sources, may_release=ReleaseReview(own)),
-                    PolicyController(shared, policy_caches, handles, caches, reader, OpenGate()),
-                    HandleController(shared, policy_caches, handles, caches, reader, kubeconfigs),
+                    PolicyController(shared, read, OpenGate()),
+                    HandleController(shared, read, kubeconfigs),
                 )
                 async with running_components(parts):
                     yield
