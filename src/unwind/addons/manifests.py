@@ -179,17 +179,13 @@ ADDONS = Contribution(
             ("patch",),
             why="Reports the clusters that a profile matches.",
         ),
-        Right(
-            sveltos.CONFIG_GROUP,
-            ("clustersummaries",),
+        Right.on(
+            sveltos.CLUSTER_SUMMARIES,
             (*READ, "create", "patch", "delete"),
             why="Creates a ClusterSummary for each profile and cluster, and deletes it when the profile is withdrawn.",
         ),
-        Right(
-            sveltos.CONFIG_GROUP,
-            ("clusterconfigurations",),
-            ("get", "create", "delete"),
-            why="Lists what is deployed on a cluster.",
+        Right.on(
+            sveltos.CLUSTER_CONFIGURATIONS, ("get", "create", "delete"), why="Lists what is deployed on a cluster."
         ),
         Right(
             sveltos.CONFIG_GROUP,
@@ -197,7 +193,7 @@ ADDONS = Contribution(
             ("patch",),
             why="Reports what is deployed.",
         ),
-        Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ, why="Watches the clusters that profiles match."),
+        Right.on(sveltos.SVELTOS_CLUSTERS, READ, why="Watches the clusters that profiles match."),
         Right.on(capi.CLUSTERS, READ, why="Watches the clusters that profiles match."),
         Right(
             "",

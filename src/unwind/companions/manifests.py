@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from unwind.api import features, policies, sveltos, unwind
+from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES
 from unwind.api.features import Feature
-from unwind.api.resources import SECRETS
+from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
+from unwind.api.resources import SECRETS, Resource
 from unwind.api.rights import READ, Contribution, Right
 
 CREDENTIALS = Right.on(
@@ -12,6 +14,11 @@ CREDENTIALS = Right.on(
     ("get", "patch"),
     why="Connects to the clusters that a policy selects, and keeps their kubeconfig until the end (finalizer).",
 )
+
+
+def _handles(resource: Resource, why: str) -> Right:
+    return Right.on(resource, (*READ, "patch", "delete"), why=why)
+
 
 POLICIES = Contribution(
     name="policies",
@@ -35,18 +42,8 @@ FLUX = Contribution(
     name="flux",
     features=frozenset({Feature.FLUX}),
     everywhere=(
-        Right(
-            "kustomize.toolkit.fluxcd.io",
-            ("kustomizations",),
-            ("get", "list", "watch", "patch", "delete"),
-            why="Reads the inventories of Kustomizations, and deletes Kustomizations in order.",
-        ),
-        Right(
-            "helm.toolkit.fluxcd.io",
-            ("helmreleases",),
-            ("get", "list", "watch", "patch", "delete"),
-            why="Reads the inventories of HelmReleases, and deletes HelmReleases in order.",
-        ),
+        _handles(KUSTOMIZATIONS, "Reads the inventories of Kustomizations, and deletes Kustomizations in order."),
+        _handles(HELM_RELEASES, "Reads the inventories of HelmReleases, and deletes HelmReleases in order."),
         CREDENTIALS,
     ),
 )
@@ -54,15 +51,11 @@ CAAPH = Contribution(
     name="caaph",
     features=frozenset({Feature.CAAPH}),
     everywhere=(
-        Right(
-            "addons.cluster.x-k8s.io",
-            ("helmreleaseproxies",),
-            ("get", "list", "watch", "patch", "delete"),
-            why="Reads HelmReleaseProxies, holds them with a finalizer, and deletes them in order.",
+        _handles(
+            HELM_RELEASE_PROXIES, "Reads HelmReleaseProxies, holds them with a finalizer, and deletes them in order."
         ),
-        Right(
-            "addons.cluster.x-k8s.io",
-            ("helmchartproxies",),
+        Right.on(
+            HELM_CHART_PROXIES,
             ("get", "list"),
             why="Reads the order of HelmReleaseProxies from the annotation unwind.dev/depends-on.",
         ),
@@ -73,12 +66,7 @@ HELM = Contribution(
     name="helm",
     features=frozenset({Feature.HELM}),
     everywhere=(
-        Right(
-            "addons.cluster.x-k8s.io",
-            ("helmreleaseproxies",),
-            ("list",),
-            why="Leaves out Helm releases that a HelmReleaseProxy drives.",
-        ),
+        Right.on(HELM_RELEASE_PROXIES, ("list",), why="Leaves out Helm releases that a HelmReleaseProxy drives."),
         Right.on(sveltos.CLUSTER_SUMMARIES, ("list",), why="Leaves out Helm releases that a ClusterSummary drives."),
         CREDENTIALS,
     ),
