@@ -18,6 +18,7 @@ import pytest_asyncio
 from tests.eventually import eventually
 from tests.plane.support import profiles
 from tests.plane.support.manager_process import running
+from tests.unit.capi.answering import NOT_LOADED, unloadable
 from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
 from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
@@ -355,19 +356,6 @@ async def test_an_inventory_that_was_not_enforced_does_not(asked: Asked, effort:
     async with gate(asked.client, asked.client, asked.namespace) as caller:
         await asked.leave_behind(asked.namespace, effort=effort)
         assert lets_go(await caller.ask(asked))
-
-
-def unloadable() -> HookPlugin:
-    def load() -> Any:
-        raise ImportError("no module")
-
-    return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
-
-
-NOT_LOADED = (
-    "cannot load the hook rules of package others 1.0 for BeforeClusterDelete: ImportError: no module;"
-    " fix or uninstall the package, then restart the manager"
-)
 
 
 async def test_rules_that_do_not_load_do_not_block_a_cluster_on_which_nothing_is_enforced(asked: Asked) -> None:

@@ -27,7 +27,7 @@ from unwind.api.sveltos import (
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
-from unwind.capi.hook_registry import HookRegistry
+from unwind.capi.hook_registry import HookPlugin, HookRegistry
 from unwind.inventory.inventories import Inventories
 from unwind.server.routes import Request, Response
 from unwind.teardown.gate_source import RecordedGateSource
@@ -37,7 +37,6 @@ from unwind.testing.objects import Objects
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.capi.hook_registry import HookPlugin
     from unwind.hooks import Rule
     from unwind.kube.client import Client
     from unwind.kube.informers import Informer
@@ -52,6 +51,21 @@ PROFILE = SeenProfile(
     status=ProfileStatus(),
 )
 """The profile that owns the summaries."""
+
+
+NOT_LOADED = (
+    "cannot load the hook rules of package others 1.0 for BeforeClusterDelete: ImportError: no module;"
+    " fix or uninstall the package, then restart the manager"
+)
+
+
+def unloadable(hook: str = DELETE.value) -> HookPlugin:
+    """Rules of a package that does not load. `NOT_LOADED` is what is said about it."""
+
+    def load() -> Any:
+        raise ImportError("no module")
+
+    return HookPlugin(hook, load, source="others 1.0")
 
 
 class Standin:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.capi.answering import DELETE, SERVED, Standin, later, summary
+from tests.unit.capi.answering import DELETE, NOT_LOADED, SERVED, Standin, later, summary, unloadable
 from tests.unit.capi.asked import UID, body, cluster, teardown
 from unwind.api.hooks import Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -27,7 +27,6 @@ from unwind.api.unwind import (
 )
 from unwind.capi import hook_protocol
 from unwind.capi.hook_protocol import switched_on
-from unwind.capi.hook_registry import HookPlugin
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
@@ -367,10 +366,7 @@ async def test_nobody_is_kept_after_the_control_plane_is_there() -> None:
 
 
 async def test_a_package_that_does_not_load_holds_its_hook() -> None:
-    def load() -> Any:
-        raise ImportError("no module")
-
-    standin = Standin(plugins=[HookPlugin("BeforeClusterUpgrade", load, source="others 1.0")])
+    standin = Standin(plugins=[unloadable("BeforeClusterUpgrade")])
     told = await standin.ask(Hook.BEFORE_CLUSTER_UPGRADE)
     assert told["retryAfterSeconds"] == 10
     assert told["message"].endswith(
@@ -380,19 +376,6 @@ async def test_a_package_that_does_not_load_holds_its_hook() -> None:
 
 
 # Nothing is enforced
-
-
-def unloadable() -> HookPlugin:
-    def load() -> Any:
-        raise ImportError("no module")
-
-    return HookPlugin("BeforeClusterDelete", load, source="others 1.0")
-
-
-NOT_LOADED = (
-    "cannot load the hook rules of package others 1.0 for BeforeClusterDelete: ImportError: no module;"
-    " fix or uninstall the package, then restart the manager"
-)
 
 
 @pytest.mark.parametrize("steps", [(), (("web", "Try", "Removing"), ("log", "Leave", "Waiting"))])
