@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, ensure_installed, scene
 from tests.plane.support.helm_steps import Step, stepping
+from tests.plane.support.helm_users import HelmUser, helm_program
 from tests.plane.support.requested_deletions import Command, Room
 from tests.plane.support.teardown_records import Record
 from unwind.local.cluster import ALL_RIGHTS
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from image.build import Image
+    from unwind.helm.program import Helm
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
@@ -67,6 +69,18 @@ async def room(plane: Plane, home: str) -> Room:
     room = Room(plane.management, home)
     await room.open()
     return room
+
+
+@pytest.fixture
+async def user(it: TeardownScene, repository: ChartRepository) -> HelmUser:
+    """A user of Helm on the member."""
+    return await HelmUser.of(it, repository)
+
+
+@pytest.fixture
+async def helm() -> Helm:
+    """The program that Unwind uninstalls releases with."""
+    return await helm_program()
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import pytest
 import yaml
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
-from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file, helm_program
+from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file
 from tests.plane.support.objects import crd
 from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HELM_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.helm.program import Helm
     from unwind.testing.charts import ChartRepository
-
-
-@pytest.fixture
-async def user(it: TeardownScene, repository: ChartRepository) -> HelmUser:
-    return await HelmUser.of(it, repository)
-
-
-@pytest.fixture
-async def helm() -> Helm:
-    return await helm_program()
 
 
 def _held(part: str) -> Callable[[Teardown], bool]:

@@ -8,11 +8,10 @@ import gzip
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.helm_steps import QUOTAS, no_pods
-from tests.plane.support.helm_users import HelmUser, ReleasePolicies, helm_program
+from tests.plane.support.helm_users import HelmUser, ReleasePolicies
 from unwind.api.resources import CONFIG_MAPS, JOBS, NAMESPACES, SECRETS
 from unwind.api.unwind import Phase, Teardown
 from unwind.deploy.helm_uninstall import HelmReleases
@@ -22,21 +21,12 @@ from unwind.kube.object_watch import until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    import pytest
+
     from tests.plane.support.helm_steps import Step
     from unwind.api.resources import Resource
     from unwind.helm.program import Helm
     from unwind.kube.client import Object
-    from unwind.testing.charts import ChartRepository
-
-
-@pytest.fixture
-async def user(it: TeardownScene, repository: ChartRepository) -> HelmUser:
-    return await HelmUser.of(it, repository)
-
-
-@pytest.fixture
-async def helm() -> Helm:
-    return await helm_program()
 
 
 class Victim:

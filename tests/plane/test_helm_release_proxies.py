@@ -12,7 +12,6 @@ from tests.plane.support.cluster_teardowns import TeardownScene, manager
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.handle_requests import handle_manager
 from tests.plane.support.helm_release_proxies import EveryProxy, Proxies, config_maps, proxy_steps
-from tests.plane.support.helm_users import helm_program
 from tests.plane.support.objects import teardown_policy
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES, HELM_RELEASE_PROXY_FINALIZER
 from unwind.api.capi import CLUSTERS
@@ -38,11 +37,6 @@ if TYPE_CHECKING:
     from unwind.local.companions import CompanionController
     from unwind.preview.object_preview import Foreseen
     from unwind.testing.charts import ChartRepository
-
-
-@pytest.fixture
-async def helm() -> Helm:
-    return await helm_program()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
