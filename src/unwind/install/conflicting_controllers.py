@@ -41,33 +41,24 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+def _sveltos(name: str, *, workload: str = "") -> Rival:
+    workload = workload or name
+    return Rival(
+        name=f"Sveltos' {name}",
+        feature=Feature.ADDONS,
+        namespace="projectsveltos",
+        workload=workload,
+        labels={"control-plane": (workload,)},
+        images=(f"projectsveltos/{name}",),
+    )
+
+
 RIVALS: tuple[Rival, ...] = (
     # Sveltos has no leader election, so there is no Lease. Its shards have other names, but the same labels.
-    Rival(
-        name="Sveltos' addon-controller",
-        feature=Feature.ADDONS,
-        namespace="projectsveltos",
-        workload="addon-controller",
-        labels={"control-plane": ("addon-controller",)},
-        images=("projectsveltos/addon-controller",),
-    ),
-    Rival(
-        name="Sveltos' sveltoscluster-manager",
-        feature=Feature.ADDONS,
-        namespace="projectsveltos",
-        workload="sc-manager",
-        labels={"control-plane": ("sc-manager",)},
-        images=("projectsveltos/sveltoscluster-manager",),
-    ),
+    _sveltos("addon-controller"),
+    _sveltos("sveltoscluster-manager", workload="sc-manager"),
     # It starts addon-controllers when a cluster gets a shard.
-    Rival(
-        name="Sveltos' shard-controller",
-        feature=Feature.ADDONS,
-        namespace="projectsveltos",
-        workload="shard-controller",
-        labels={"control-plane": ("shard-controller",)},
-        images=("projectsveltos/shard-controller",),
-    ),
+    _sveltos("shard-controller"),
     # It runs in the host cluster and works on Karmada's own API server: its Deployment is in the former, only its Lease
     # in the latter. The chart, the operator and karmadactl label it differently.
     Rival(
