@@ -13,7 +13,7 @@ import msgspec
 from unwind.api.fields import Unknown
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import ConditionType, Reason
+from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort
@@ -21,12 +21,13 @@ from unwind.deleters.attempt import Failed
 from unwind.deleters.deletion import retry_until_done
 from unwind.deleters.outcomes import Again, Pace, Severity
 from unwind.karmada.cluster_pairs import pairs_of, read_pairs
+from unwind.karmada.remove_strategy import unknown_strategy
 from unwind.kube.decoding import Key
 from unwind.kube.installed_kinds import list_if_installed
 from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
-from unwind.teardown.drafts import TeardownNotice, lost
+from unwind.teardown.drafts import lost
 from unwind.teardown.step_sources import FollowedSource, OwnSetting, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
@@ -79,21 +80,14 @@ def step_name(member: Cluster) -> str:
 def step_of(member: Cluster, works: Sequence[ObjectRef], voices: ClusterVoices | None = None) -> SourceSteps:
     """The step of a member for the teardown of its Cluster; none if its Works stay (pure). `voices`: what policies say
     besides its removeStrategy."""
-    strategy = member.removal
-    said: tuple[TeardownNotice, ...] = ()
-    if isinstance(strategy, Unknown):
-        message = (
-            f"removeStrategy of member {member.metadata.name}: {strategy}; nothing is removed from this cluster until"
-            " it is corrected"
-        )
-        said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+    said = unknown_strategy(member, f"member {member.metadata.name}", "nothing is removed from this cluster")
     draft = Draft(
         name=step_name(member),
         object=ref_of(CLUSTERS, member.metadata),
         kind="Member",
         declared=member.metadata.name,
         source=SourceKind.WORK.value,
-        effort=Effort.LEAVE if strategy is RemoveStrategy.NEEDLESS else Effort.ENFORCE,
+        effort=Effort.LEAVE if member.removal is RemoveStrategy.NEEDLESS else Effort.ENFORCE,
         objects=len(works),
     )
     step = SourceStep(draft=draft)

@@ -32,16 +32,18 @@ def needs(work: Work) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
 
 
+def unknown_strategy(cluster: Cluster, name: str, consequence: str) -> tuple[TeardownNotice, ...]:
+    """The notice that the removeStrategy of a member is unknown; nothing if it is known. `name`: the member."""
+    if not isinstance(cluster.removal, Unknown):
+        return ()
+    message = f"removeStrategy of {name}: {cluster.removal}; {consequence} until it is corrected"
+    return (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+
+
 def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) -> SourceSteps:
     """The steps for these Works of one member. `required`: whether a Work counts even without an Inventory."""
     strategy = cluster.removal
-    said: tuple[TeardownNotice, ...] = ()
-    if isinstance(strategy, Unknown):
-        message = (
-            f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}; nothing is removed from the member"
-            " and it is not unjoined until it is corrected"
-        )
-        said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+    held = "nothing is removed from the member and it is not unjoined"
     steps = tuple(
         SourceStep(
             draft=Draft(
@@ -61,7 +63,7 @@ def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) 
     shown = any(step.draft.effort is Effort.ENFORCE for step in steps)
     return SourceSteps(
         steps=steps,
-        said=said,
+        said=unknown_strategy(cluster, str(ref_of(CLUSTERS, cluster.metadata)), held),
         effort=Effort.ENFORCE if strategy is RemoveStrategy.REQUIRED and not shown else None,
         # If everything stays, the spec of a lost Work does not matter. If everything goes, it might have asked to
         # preserve.
