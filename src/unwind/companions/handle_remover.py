@@ -25,7 +25,7 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import set_finalizer
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectionLink, labelled
-from unwind.teardown.step_removers import InventoryRemover, StepProgress, retry_forever
+from unwind.teardown.step_removers import InventoryRemover, StepProgress, UnmarkedRemover, retry_forever
 from unwind.teardown.verified_removal import own_blockers
 from unwind.why.blockers import actor_of
 from unwind.why.removal_blockers import what_blocks
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.companions.companion import HandleCompanion, HandleEntry
     from unwind.companions.left_objects import OwnRemoval
-    from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
@@ -58,7 +57,7 @@ class HandlePlaces(NamedTuple):
     """The cluster that the handle itself is on."""
 
 
-class HandleRemover:
+class HandleRemover(UnmarkedRemover):
     """Removes the steps of a deployer that cleans up when its handle is deleted."""
 
     def __init__(
@@ -77,9 +76,6 @@ class HandleRemover:
 
     def begin(self, context: StepContext) -> StepRemoval:
         return _HandleRemoval(self._companion, context, connect=self._connect, keeps=self._keeps)
-
-    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        del member, those, owner  # objects of a deployer carry no labels of Unwind
 
 
 class _HandleRemoval:

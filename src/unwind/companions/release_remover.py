@@ -28,7 +28,7 @@ from unwind.helm import release_secrets
 from unwind.helm.charts import TIMEOUT
 from unwind.inventory.inventories import items
 from unwind.inventory.writer import add_found
-from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_removers import InventoryRemover, UnmarkedRemover
 from unwind.teardown.verified_removal import VerifiedRemoval
 from unwind.why.blockers import actor_of
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from unwind.deploy.helm_uninstall import ForeignObject
     from unwind.helm.program import Helm
     from unwind.helm.release_secrets import Revision
-    from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
@@ -61,7 +60,7 @@ class ReleaseOwner(Companion, Protocol):
         """The releases of a cluster that an object of a deployer names, with that object."""
 
 
-class ReleaseRemover:
+class ReleaseRemover(UnmarkedRemover):
     """Removes the steps of releases."""
 
     def __init__(
@@ -78,9 +77,6 @@ class ReleaseRemover:
 
     def begin(self, context: StepContext) -> StepRemoval:
         return _ReleaseRemoval(_Checks(self._companion, self._named, context), self._companion, self._helm, context)
-
-    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        del member, those, owner  # releases and their objects carry no labels of Unwind
 
 
 class _Checks:

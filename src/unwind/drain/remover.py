@@ -18,7 +18,7 @@ from unwind.drain import objects, rules
 from unwind.inventory.inventories import OWN, items
 from unwind.inventory.writer import Records, add_found
 from unwind.removal.volume_claims import REMEMBERED, Volume
-from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_removers import InventoryRemover, UnmarkedRemover
 from unwind.teardown.verified_removal import VerifiedRemoval, reason_of
 from unwind.why.blockers import actor_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Outcome
     from unwind.drain.objects import DrainedObject
     from unwind.drain.rules import DrainDecision
-    from unwind.inventory.inventories import Inventories, Item
+    from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
@@ -59,7 +59,7 @@ class DrainPolicies(Protocol):
         """Whether a Cluster is being deleted or gone, read from the API server."""
 
 
-class DrainRemover:
+class DrainRemover(UnmarkedRemover):
     """Removes steps of drains."""
 
     def __init__(self, policies: DrainPolicies, *, requested: bool = False) -> None:
@@ -69,9 +69,6 @@ class DrainRemover:
 
     def begin(self, context: StepContext) -> StepRemoval:
         return _DrainRemoval(self._policies, context, requested=self._requested)
-
-    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        del member, those, owner  # they carry no mark of Unwind, and are not written
 
 
 class _DrainRemoval(VerifiedRemoval):

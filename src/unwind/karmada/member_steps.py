@@ -28,6 +28,7 @@ from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 from unwind.teardown.drafts import lost
+from unwind.teardown.step_removers import UnmarkedRemover
 from unwind.teardown.step_sources import FollowedSource, OwnSetting, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Step
     from unwind.deleters.attempt import Waiting
-    from unwind.inventory.inventories import Inventories, Item
+    from unwind.inventory.inventories import Inventories
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.members.member import Member
     from unwind.members.targets import AddonTarget, ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval
     from unwind.teardown.step_sources import ClusterVoices, StepPolicies
@@ -186,7 +186,7 @@ class MemberSteps(FollowedSource):
         self._waiting.clear()
 
 
-class _UnjoinRemover:
+class _UnjoinRemover(UnmarkedRemover):
     """Waits for the removal of a member's Works."""
 
     def __init__(self, source: MemberSteps) -> None:
@@ -194,9 +194,6 @@ class _UnjoinRemover:
 
     def begin(self, context: StepContext) -> StepRemoval:
         return _Unjoin(self._source, context)
-
-    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        del member, those, owner  # the step has no Inventory
 
 
 class _Unjoin:

@@ -133,6 +133,13 @@ class StepRemover(Protocol):
         """Remove Unwind's labels and annotations from objects that stay on this cluster."""
 
 
+class UnmarkedRemover:
+    """The base of removers whose objects carry no labels and annotations of Unwind."""
+
+    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
+        del member, those, owner  # there is nothing to remove from them
+
+
 class InventoryRemover:
     """Removes steps by their Inventories, on every cluster that those name."""
 
