@@ -32,35 +32,21 @@ if TYPE_CHECKING:
     from unwind.testing.charts import ChartRepository
 
 _CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta1", kind="Cluster", namespace="default", name="hooks")
-JOB = """
-    apiVersion: batch/v1
-    kind: Job
+
+
+def _template(resource: Resource, spec: str = "") -> str:
+    return f"""
+    apiVersion: {resource.api_version}
+    kind: {resource.kind}
     metadata:
-      name: {{ .Release.Name }}-NAME
-      annotations: {helm.sh/hook: "EVENT", helm.sh/hook-weight: "WEIGHT", helm.sh/hook-delete-policy: "POLICY"}
-    spec:
-      template:
-        spec:
-          restartPolicy: Never
-          containers: [{name: job, image: job}]
-"""
-MAP = """
-    apiVersion: v1
-    kind: ConfigMap
-    metadata:
-      name: {{ .Release.Name }}-NAME
-      annotations: {helm.sh/hook: "EVENT", helm.sh/hook-weight: "WEIGHT", helm.sh/hook-delete-policy: "POLICY"}
-"""
-POD = """
-    apiVersion: v1
-    kind: Pod
-    metadata:
-      name: {{ .Release.Name }}-NAME
-      annotations: {helm.sh/hook: "EVENT", helm.sh/hook-weight: "WEIGHT", helm.sh/hook-delete-policy: "POLICY"}
-    spec:
-      nodeSelector: {no: node}
-      containers: [{name: pod, image: pod}]
-"""
+      name: {{{{ .Release.Name }}}}-NAME
+      annotations: {{helm.sh/hook: "EVENT", helm.sh/hook-weight: "WEIGHT", helm.sh/hook-delete-policy: "POLICY"}}
+{spec}"""
+
+
+JOB = _template(JOBS, "    spec: {template: {spec: {restartPolicy: Never, containers: [{name: job, image: job}]}}}\n")
+MAP = _template(CONFIG_MAPS)
+POD = _template(PODS, "    spec: {nodeSelector: {no: node}, containers: [{name: pod, image: pod}]}\n")
 
 
 def hook(template: str, name: str, event: str, weight: int, policy: str = "") -> str:
