@@ -73,11 +73,8 @@ async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_re
     scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
-    absent = {"metadata": {"name": "again", "namespace": room}}
-    scene.enter(CONFIG_MAPS, absent, key="again", state=EntryState.INTENDED.value)
-    scene.enter(
-        CONFIG_MAPS, {"metadata": {"name": "never", "namespace": room}}, key="never", state=EntryState.INTENDED.value
-    )
+    scene.intend(CONFIG_MAPS, room, "again")
+    scene.intend(CONFIG_MAPS, room, "never")
     held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
     await scene.write()
     clock = StillClock()
@@ -104,8 +101,7 @@ async def test_an_intended_object_is_looked_for_again_after_the_former_owners_la
     scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
-    absent = {"metadata": {"name": "late", "namespace": room}}
-    scene.enter(CONFIG_MAPS, absent, key="late", state=EntryState.INTENDED.value)
+    scene.intend(CONFIG_MAPS, room, "late")
     await scene.write()
     clock, told = StillClock(), RemovalLog()
     async with scene.removal(clock=clock, told=told) as removal:

@@ -24,7 +24,7 @@ from unwind.api.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     Resource,
 )
-from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
@@ -142,6 +142,11 @@ class RemovalScene:
         given: dict[str, Any] = {"state": "Confirmed", "resource": resource.plural, "order": order} | entry
         self.entries[key or f"e-{len(self.entries)}"] = Entry(object=ref, **given)
         return ref
+
+    def intend(self, resource: Resource, namespace: str, name: str) -> ObjectRef:
+        """Enter an object that is intended, and was not created, under its name."""
+        absent = {"metadata": {"name": name, "namespace": namespace}}
+        return self.enter(resource, absent, key=name, state=EntryState.INTENDED.value)
 
     async def config_map(self, namespace: str, name: str, **more: Any) -> ObjectRef:
         metadata = {"name": name, "namespace": namespace, **more.pop("metadata", {})}
