@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from tests.eventually import eventually
 from tests.plane.support.controllers import controller_deps, removal_deps, running_components
+from tests.plane.support.policies import policy_deps
 from unwind.api.features import COMPANIONS
 from unwind.clock import SYSTEM
-from unwind.companions.handle_caches import HANDLES, HandleCaches, PolicyDeps
+from unwind.companions.handle_caches import HANDLES
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
-from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.install.running_managers import running_managers
 from unwind.kube.shards import Shards
 from unwind.members.cluster_caches import ClusterCaches
@@ -41,16 +41,14 @@ async def handle_manager(
 ) -> AsyncIterator[None]:
     """The controllers of requests and of handles. `sources`: the kinds of handles that are watched."""
     async with manager_client(client, home) as own, removal_deps(own, home) as deps:
-        caches, policy_caches = ClusterCaches(own, sveltos_clusters=False), PolicyCaches(own)
-        handles = HandleCaches(own, [kind for kind in HANDLES if kind.source in sources])
-        reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=sources)
+        caches = ClusterCaches(own, sveltos_clusters=False)
+        read = policy_deps(own, caches, [kind for kind in HANDLES if kind.source in sources], running=sources)
         shared, refused = controller_deps(own), partial(refusals, home=home)
         kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
-        read = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=caches, policies=reader)
         components = (
             caches,
-            policy_caches,
-            handles,
+            read.policy_caches,
+            read.handles,
             HandleController(shared, read, kubeconfigs),
             RequestController(
                 shared,

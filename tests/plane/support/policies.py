@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +34,13 @@ from unwind.members.cluster_caches import ClusterCaches
 from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from tests.plane.support.cluster_teardowns import TeardownScene
     from unwind.api.meta import ObjectRef
     from unwind.companions.companion import Companion
     from unwind.helm.program import Helm
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.deletion_gate import GateFault
@@ -203,16 +204,14 @@ class PolicyScene:
         async with granting(self.client, "example-handles", rights), manager_client(self.client, HOME) as own:
             profiles = AddonCaches(own) if addons else None
             caches = profiles or ClusterCaches(own, sveltos_clusters=False)
-            policy_caches = PolicyCaches(own)
             kind = HandleKind(
                 source=SourceKind.FLUX,
                 resource=DEPLOYMENTS,
                 cluster_of=lambda one: by_cluster_ref(one) or by_kubeconfig(one),
             )
-            handles = HandleCaches(own, [kind])
             running = {SourceKind.FLUX, *([SourceKind.HELM] if helm else []), *([SourceKind.PROFILE] if addons else [])}
-            reader = Policies(own, policy_caches, clusters=lambda: caches.clusters.resource, running=running)
-            shared = controller_deps(own)
+            read, shared = policy_deps(own, caches, [kind], running=running), controller_deps(own)
+            reader = read.policies
             async with removal_deps(own, HOME) as deps:
                 companions: list[Companion] = [deployer or MemberDeployer(self.cluster)]
                 if helm:
@@ -223,17 +222,29 @@ class PolicyScene:
                 if profiles:
                     sources.append(SummarySteps(own, profiles, policies=reader))
                 kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
-                read = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=caches, policies=reader)
                 parts = (
                     caches,
-                    policy_caches,
-                    handles,
+                    read.policy_caches,
+                    read.handles,
                     ClusterTeardownController(shared, caches, deps, sources=sources, may_release=ReleaseReview(own)),
                     PolicyController(shared, read, OpenGate()),
                     HandleController(shared, read, kubeconfigs),
                 )
                 async with running_components(parts):
                     yield
+
+
+def policy_deps(
+    client: Client, clusters: ClusterCaches, kinds: Iterable[HandleKind], *, running: Collection[SourceKind]
+) -> PolicyDeps:
+    """What controllers of policies and handles share. `running`: the deployers whose features are installed."""
+    caches = PolicyCaches(client)
+    return PolicyDeps(
+        policy_caches=caches,
+        handles=HandleCaches(client, kinds),
+        clusters=clusters,
+        policies=Policies(client, caches, clusters=lambda: clusters.clusters.resource, running=running),
+    )
 
 
 async def install_handles(it: TeardownScene) -> None:
