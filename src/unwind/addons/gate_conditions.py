@@ -32,21 +32,19 @@ class Gated:
     """Computes the conditions GateNotArmed and GateNotAvailable of profiles and ClusterSummaries. Without a gate there
     is no GateNotArmed."""
 
-    def __init__(
-        self,
-        gate: GateStatus | None,
-        recorder: Recorder,
-        changed: Callable[[], None],
-        chosen: ChosenGates | None = None,
-    ) -> None:
-        """`changed`: called when the result may have changed. `chosen`: the gates that policies choose."""
-        self._gate = gate
+    def __init__(self, recorder: Recorder, gate: GateStatus | None = None, chosen: ChosenGates | None = None) -> None:
+        """`gate`: whether Cluster API calls Unwind before it deletes a Cluster. `chosen`: the gates that policies
+        choose."""
         self._recorder = recorder
+        self._gate = gate
         self._chosen = chosen
-        if gate:
-            gate.subscribe(changed)
-        if chosen:
-            chosen.follow(changed)
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when the result may have changed."""
+        if self._gate:
+            self._gate.subscribe(changed)
+        if self._chosen:
+            self._chosen.follow(changed)
 
     def unavailable(self, clusters: Iterable[AddonTarget]) -> GateFault | None:
         """Why the deletion of some of these clusters can never wait for Unwind. Clusters with another gate can."""

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from unwind.kube.controller import ControllerDeps
     from unwind.members.members import Members
     from unwind.members.targets import AddonTarget
-    from unwind.teardown.deletion_gate import ChosenGates, GateStatus
 
 # Concurrent reconciles per cluster. Each is a few small requests, and the last profile of a dependency chain may be
 # the first one to remove.
@@ -64,18 +63,12 @@ class ProfileController(Controller[ProfileKey]):
     _caches: AddonCaches
 
     def __init__(
-        self,
-        shared: ControllerDeps,
-        caches: AddonCaches,
-        *,
-        members: Members,
-        gate: GateStatus | None = None,
-        gates: ChosenGates | None = None,
+        self, shared: ControllerDeps, caches: AddonCaches, *, members: Members, gated: Gated | None = None
     ) -> None:
-        """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
         super().__init__(shared, caches)
         self._members = members
-        self._gated = Gated(gate, shared.recorder, self._gate_changed, gates)
+        self._gated = gated or Gated(shared.recorder)
+        self._gated.subscribe(self._gate_changed)
         self._taken: dict[ProfileMatch, str] = {}
         """Why a summary cannot be created: its name is in use by another profile or cluster."""
         self._withdrawing: dict[str, asyncio.Event] = {}

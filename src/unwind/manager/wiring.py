@@ -19,6 +19,7 @@ from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.deletion_warning import deletion_warning
+from unwind.addons.gate_conditions import Gated
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
 from unwind.addons.moved_cluster_adoption import MovedAddons, OwnerRecordController
@@ -309,7 +310,10 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
     return Components(
         controllers=(
             ProfileController(
-                controllers, caches, members=shared.deployment.members, gate=shared.registration, gates=shared.gates
+                controllers,
+                caches,
+                members=shared.deployment.members,
+                gated=Gated(controllers.recorder, shared.registration, shared.gates),
             ),
             SummaryController(
                 controllers,
