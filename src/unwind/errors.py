@@ -17,6 +17,16 @@ class UnwindError(Exception):
         super().__init__(f"{what}; {remedy}" if remedy else what)
 
 
+RETRIED = "will retry"
+
+
+def will_retry(error: object) -> str:
+    """The text of an error after which the caller retries: says so unless the error names another next step."""
+    text = str(error)
+    named = "retry" in text or (isinstance(error, UnwindError) and bool(error.remedy))
+    return text if named else f"{text}; {RETRIED}"
+
+
 class UsageError(UnwindError):
     """Invalid arguments, independent of the cluster; nothing was done."""
 

@@ -107,7 +107,7 @@ def _plain(value: Any, most: list[int]) -> Any:
     if isinstance(value, list):
         return [_plain(item, most) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise NotJsonError(f"{value} is not a JSON number")
+        raise NotJsonError(f"{value} is not a JSON number; write it as a string")
     if not isinstance(value, str | int | float | bool | bytes | None):
         raise NotJsonError(f"a value of type {type(value).__name__} is not supported in JSON; write it as a string")
     return value
@@ -118,7 +118,7 @@ def _as_key(key: Any) -> str:
         return "true" if key else "false"
     if isinstance(key, str | int | float):
         return str(key)
-    raise NotJsonError("a key is not a string")
+    raise NotJsonError("a key is not a string; write it as a string")
 
 
 class KubernetesLoader(yaml.CSafeLoader):

@@ -103,7 +103,9 @@ async def test_a_policy_keeps_an_object(plane: Plane, namespace: str, annotation
     _, ref = await config_map(client, namespace, f"kept-{policy}", annotations={annotation: policy})
     async with deletions(client) as swarm:
         outcome = await swarm.delete(CONFIG_MAPS, ref, nowhere())
-    assert outcome == Kept("KeptByPolicy", f"its policy is {policy}", by=f"the annotation {annotation}")
+    assert outcome == Kept(
+        "KeptByPolicy", f"its policy is {policy}, so it is left in place", by=f"the annotation {annotation}"
+    )
     assert await client.get(CONFIG_MAPS, ref.name, namespace=namespace)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from unwind import logs
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
-from unwind.errors import UnwindError
+from unwind.errors import RETRIED, UnwindError, will_retry
 from unwind.kube.errors import UnreachableError
 from unwind.kube.watches import Subscription
 from unwind.plugins import TaskCancellation, error_message, leaves
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 # Seconds after which a chain that waits for several events, and so only for the first of them, runs again.
 _SEVERAL_WITHIN = 5.0
+_RETRIED = ("", RETRIED)
+_CORRECTED = "see its package in `unwind deleters`, install a corrected version, and restart the manager"
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -109,7 +111,9 @@ def _unfinished(error: BaseException) -> Waiting | Failed:
     )
     first = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    told = f"{error_message(first)}{more}"
+    told = f"{error_message(first).removesuffix(f'; {RETRIED}')}{more}"
+    if not isinstance(first, PermanentError) and not (isinstance(first, UnwindError) and first.remedy not in _RETRIED):
+        told = will_retry(told)
     if isinstance(first, TransientError | PermanentError):
         return _failed(told, first)
     if isinstance(first, UnreachableError):
@@ -146,9 +150,9 @@ def _waiting(again: Again) -> Waiting | Failed:
     until: Any = again.until
     # Both values come from a deleter: an invalid one would fail outside of its chain.
     if not (after is None or (isinstance(after, int | float) and 0 <= after < math.inf)):
-        return _nonsense(f"a deleter raised Again with after={after!r}")
+        return _nonsense(f"a deleter raised Again with after={after!r}; {_CORRECTED}")
     if not (until is None or callable(getattr(until, "wait", None))):
-        return _nonsense(f"a deleter raised Again with until={until!r}, which has no wait()")
+        return _nonsense(f"a deleter raised Again with until={until!r}, which has no wait(); {_CORRECTED}")
     return Waiting(str(again.reason), after, until, str(again.code))
 
 
@@ -178,13 +182,13 @@ async def _believed(outcome: Outcome, end: End, ctx: DeleteContext, obj: Object)
     if not isinstance(outcome, Gone):
         raise PermanentError(
             f"cannot delete {ctx.ref}: a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept",
-            remedy="see its package in `unwind deleters`, install a corrected version, and restart the manager",
+            remedy=_CORRECTED,
         )
     if not (ctx.entry.ended or ctx.absent):
         sighting = await end.sighting(ctx, obj)
         if not sighting.absent:
             raise PermanentError(
                 f"a deleter reports that {ctx.ref} is gone, but {sighting.why}",
-                remedy="see its package in `unwind deleters`, install a corrected version, and restart the manager",
+                remedy=_CORRECTED,
             )
     return outcome

@@ -89,7 +89,7 @@ async def keep_by_policy(ctx: DeleteContext, obj: Object, next: DeleteFunc[Objec
         )
     if ruling.policy is DeletePolicy.MANAGE:
         return await next(ctx, obj)
-    return Kept(Reason.KEPT_BY_POLICY, f"its policy is {ruling.policy}", by=ruling.by)
+    return Kept(Reason.KEPT_BY_POLICY, f"its policy is {ruling.policy}, so it is left in place", by=ruling.by)
 
 
 async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002

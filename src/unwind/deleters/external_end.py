@@ -104,7 +104,11 @@ class ExternalObjects:
         if ctx.absent and EXTERNAL_SCOPE not in ctx.memo.scopes():
             return ChosenEnd(KubernetesEnd(), left_to_others=True)
         if self._ends is None:
-            raise PermanentError(f"cannot delete {ctx.ref}: {external.name} is not available here", reason=Reason.HELD)
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: {external.name} is not available here",
+                reason=Reason.HELD,
+                remedy="delete it with `unwind delete`, which a manager carries out",
+            )
         if await self._ends.is_home(ctx.cluster):
             return ChosenEnd(_HomeEnd(external), left_to_others=True)
         running = "" if ctx.absent else await self._operator(external, ctx)

@@ -13,7 +13,7 @@ import msgspec
 
 from unwind.api.fields import Word
 from unwind.api.names import Reason
-from unwind.errors import UnwindError
+from unwind.errors import RETRIED, UnwindError
 from unwind.kube.workqueue import Backoff
 
 
@@ -98,8 +98,9 @@ class TransientError(UnwindError):
         retry_after: float = 0.0,
         remedy: str = "",
     ) -> None:
-        """`retry_after`: seconds that the server asked for; there is no earlier retry."""
-        super().__init__(what, remedy=remedy)
+        """`retry_after`: seconds that the server asked for; there is no earlier retry. Without a `remedy` the message
+        says that the deletion is retried."""
+        super().__init__(what, remedy=remedy or ("" if "retry" in what else RETRIED))
         self.severity = Severity.WARNING
         self.reason = reason
         self.pace = pace

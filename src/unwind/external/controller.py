@@ -21,6 +21,7 @@ from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import DeleterRegistry, skipped
+from unwind.errors import will_retry
 from unwind.external import tracked_objects
 from unwind.external.chain_runner import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
@@ -148,7 +149,7 @@ class ExternalController:
                 return await self._client.cluster_uid()
             except (ApiError, UnreachableError) as error:
                 failures += 1
-                log.warning("cluster identity not read", why=str(error))
+                log.warning("cluster identity not read, will retry", why=str(error))
                 await self._clock.sleep(_RETRY.after(failures, self._chance))
 
     # Events
@@ -258,7 +259,7 @@ class ExternalController:
             try:
                 return await self._end(kind, target, deletion, obj, result, released)
             except (ApiError, UnreachableError) as error:
-                told = f"cannot remove the finalizer from {ref}: {error}"
+                told = f"cannot remove the finalizer from {ref}: {will_retry(error)}"
                 result = Failed(told, Reason.FAILED, Severity.WARNING, Pace.SLOW, error=error)
         try:
             version = await kind.reports.unfinished(ref, obj, result)

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from unwind.clock import SYSTEM
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.kube import decoding, fencing
 from unwind.kube.decoding import Key
 from unwind.kube.dial import Probe
@@ -159,7 +159,7 @@ class _Followed:
         if not self.informer.synced:
             await self._news.wait()
             if self._trouble:
-                raise UnreachableError(f"cannot watch {self.resource.plural}: {self._trouble}")
+                raise UnreachableError(f"cannot watch {self.resource.plural}: {will_retry(self._trouble)}")
             if not self.informer.synced:
                 raise UnreachableError(
                     f"cannot watch {self.resource.plural}: the watch was closed (with the connection to the cluster)",

@@ -86,13 +86,14 @@ class Watchdog:
     def _report(self, blocked: float) -> None:
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, and the only way to a thread's stack
         module = responsible_module(frame, plugin_packages())
-        self._why = f"the event loop was blocked by {module or 'unknown code'}"
+        remedy = "fix or uninstall this package, or report a bug if it is unwind"
+        self._why = f"the event loop was blocked by {module or 'unknown code'}; {remedy}"
         stack = "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame else ""
         log.error(
             "event loop blocked",
             module=module,
             seconds=round(blocked),
-            remedy="fix or uninstall this package, or report a bug if it is unwind",
+            remedy=remedy,
             stack=stack,
         )
 

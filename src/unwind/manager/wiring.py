@@ -577,4 +577,10 @@ def _log_member_failed(error: Exception) -> None:
 
 
 def _log_broken(plugin: Plugin) -> None:
-    log.error("plugin not loaded, its kinds are blocked", plugin=plugin.name, source=plugin.source, why=plugin.error)
+    log.error(
+        "plugin not loaded, its kinds are blocked",
+        plugin=plugin.name,
+        source=plugin.source,
+        why=plugin.error,
+        remedy="fix or uninstall it, then restart the manager",
+    )

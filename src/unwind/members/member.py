@@ -94,5 +94,6 @@ class Member:
 def unreachable(ref: ObjectRef, error: UnwindError) -> UnreachableError:
     """The error of a member that does not answer. `ref`: the object that represents it."""
     # The server may have answered but refused: an expired token, a user without permissions.
-    how = "refused access" if isinstance(error, ApiError) else "does not answer"
-    return UnreachableError(f"{ref} {how}: {error}")
+    refused = isinstance(error, ApiError)
+    how, remedy = ("refused access", "credentials for it") if refused else ("does not answer", "connection to it")
+    return UnreachableError(f"{ref} {how}: {error}", remedy="" if error.remedy else f"check the {remedy}")

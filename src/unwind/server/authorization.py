@@ -73,7 +73,10 @@ class TokenAuthorizer:
         """Ask the API server. The refusal; None if the path may be read."""
         reviewed = await self._create(TOKEN_REVIEWS, {"token": token})
         if not reviewed.get("authenticated"):
-            return sentence(401, f"cannot read {path}: the token is not valid")
+            return sentence(
+                401,
+                f"cannot read {path}: the token is not valid; send one that this cluster accepts",
+            )
         user = reviewed.get("user") or {}
         who = {"user": user.get("username", ""), "groups": user.get("groups") or [], "uid": user.get("uid", "")}
         asked = {"nonResourceAttributes": {"path": path, "verb": "get"}, "extra": user.get("extra") or {}}

@@ -72,7 +72,7 @@ AGAIN = (("retry-after", "1"),)
 # spread over time instead of failing.
 BUSY = refusal(429, "too many requests; retry in a second", headers=AGAIN)
 # No Retry-After here, for the same reason: the failurePolicy must apply at once.
-UNREADY = refusal(503, "not ready: caches are not synced yet")
+UNREADY = refusal(503, "not ready: caches are not synced yet; retry")
 LATE = refusal(504, "timed out")
 UNEXPECTED = refusal(500, "internal error; see the log of the manager")
 
@@ -175,13 +175,13 @@ class ServerConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             pass  # a protocol upgrade was offered: the request is answered in HTTP/1.1, and the rest is not read
         except httptools.HttpParserError:
-            self._refuse(refusal(400, "not an HTTP/1.1 request"))
+            self._refuse(refusal(400, "not an HTTP/1.1 request; use HTTP/1.1"))
         else:
             if self._in_head:
                 # The parser does not report an unfinished header, so the received bytes are counted.
                 self._head_bytes += len(data)
                 if self._head_bytes > self._limits.head_bytes:
-                    self._refuse(refusal(431, "request headers too large"))
+                    self._refuse(refusal(431, "request headers too large; send fewer"))
 
     def pause_writing(self) -> None:
         """The caller does not read its responses: send no more until it does."""
@@ -252,7 +252,9 @@ class ServerConnection(asyncio.Protocol):
             self._pipeline.append(exchange)
             self._pause()
         else:
-            self._refuse(refusal(429, "too many pipelined requests on one connection", headers=AGAIN))
+            self._refuse(
+                refusal(429, "too many pipelined requests on one connection; wait for the responses", headers=AGAIN)
+            )
 
     # Requests, one at a time
 
@@ -373,7 +375,7 @@ class ServerConnection(asyncio.Protocol):
             self._give_up("timed out")
             self._answer(exchange, exchange.route.late or LATE)
         elif self.state is _READING:
-            self._refuse(refusal(408, "request not received in time"))
+            self._refuse(refusal(408, "request not received in time; retry"))
         elif self.state is _LINGERING:
             self._transport.abort()
         else:

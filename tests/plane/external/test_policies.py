@@ -54,7 +54,10 @@ async def test_the_policy_of_an_object_keeps_the_external_resource(
         assert it.sample("unwind_deletions_total", kind=f"buckets.{group_of(buckets)}", end="kept") == 1
     assert store.calls == []
     assert (line.object, line.fate, line.reason) == (ref, ledger.Fate.KEPT, "KeptByPolicy")
-    assert (line.message, line.by) == (f"its policy is {policy}", f"the annotation {annotation}")
+    assert (line.message, line.by) == (
+        f"its policy is {policy}, so it is left in place",
+        f"the annotation {annotation}",
+    )
 
 
 @pytest.mark.usefixtures("records")

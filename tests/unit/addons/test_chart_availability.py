@@ -50,7 +50,7 @@ async def asking_again(first: str, then: str, *, after: float) -> AsyncIterator[
     """Charts whose first answer has expired, and whose next one has not come yet."""
     helm, clock = Scripted(first, then), StillClock()
     async with looking(helm, clock) as charts:
-        assert await charts.why_not(WEB, within=10) == first
+        assert await charts.why_not(WEB, within=10) == (f"{first}; will retry" if first else "")
         clock.advance(after)
         helm.free.clear()
         yield helm, charts
@@ -63,14 +63,14 @@ async def test_a_chart_that_is_there_is_asked_for_once_in_a_while() -> None:
             assert await charts.why_not(WEB, within=10) == ""
         assert helm.asked == 1
         clock.advance(61)
-        assert await charts.why_not(WEB, within=10) == "gone"
+        assert await charts.why_not(WEB, within=10) == "gone; will retry"
 
 
 async def test_a_chart_that_is_missing_is_looked_for_again_sooner() -> None:
     helm, clock = Scripted("not found", ""), StillClock()
     async with looking(helm, clock) as charts:
-        assert await charts.why_not(WEB, within=10) == "not found"
-        assert await charts.why_not(WEB, within=10) == "not found"
+        assert await charts.why_not(WEB, within=10) == "not found; will retry"
+        assert await charts.why_not(WEB, within=10) == "not found; will retry"
         clock.advance(6)
         assert await charts.why_not(WEB, within=10) == ""
         assert helm.asked == 2
@@ -89,7 +89,7 @@ async def test_what_takes_longer_than_a_request_has_is_there_for_the_next_one() 
 
 async def test_while_a_missing_chart_is_looked_for_again_the_old_reason_is_told() -> None:
     async with asking_again("not found", "", after=6) as (helm, charts):
-        assert await charts.why_not(WEB, within=0) == "not found"
+        assert await charts.why_not(WEB, within=0) == "not found; will retry"
         helm.free.set()
         assert await charts.why_not(WEB, within=10) == ""
 

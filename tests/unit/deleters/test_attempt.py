@@ -109,13 +109,15 @@ async def test_what_is_neither_gone_nor_kept_lets_nothing_go(returned: Any) -> N
 @pytest.mark.parametrize(
     ("error", "failed"),
     [
-        (ValueError("odd"), Failed("odd", "ValueError", Severity.WARNING, Pace.SLOW)),
-        (KeyError(), Failed("KeyError", "KeyError", Severity.WARNING, Pace.SLOW)),
-        (UnreachableError("no answer"), Failed("no answer", "Unreachable", Severity.WARNING, Pace.FAST)),
+        (ValueError("odd"), Failed("odd; will retry", "ValueError", Severity.WARNING, Pace.SLOW)),
+        (KeyError(), Failed("KeyError; will retry", "KeyError", Severity.WARNING, Pace.SLOW)),
+        (UnreachableError("no answer"), Failed("no answer; will retry", "Unreachable", Severity.WARNING, Pace.FAST)),
         (
             TransientError("busy", reason="Throttled", pace=Pace.SLOW, retry_after=7.0),
-            Failed("busy", "Throttled", Severity.WARNING, Pace.SLOW, 7.0),
+            Failed("busy; will retry", "Throttled", Severity.WARNING, Pace.SLOW, 7.0),
         ),
+        (TransientError("busy", remedy="wait"), Failed("busy; wait", "Failed", Severity.WARNING, Pace.FAST)),
+        (TransientError("will retry: busy"), Failed("will retry: busy", "Failed", Severity.WARNING, Pace.FAST)),
         (
             PermanentError("locked", severity=Severity.INFO, reason="Locked", remedy="unlock it"),
             Failed("locked; unlock it", "Locked", Severity.INFO, Pace.VERY_SLOW),
@@ -174,7 +176,7 @@ def raising(error: BaseException) -> Delete:
         (raising(GeneratorExit()), "GeneratorExit"),
         (raising(asyncio.CancelledError()), "CancelledError"),
         (raising(BaseExceptionGroup("", [Again("x"), SystemExit(1)])), "SystemExit: 1"),
-        (raising(ExceptionGroup("", [ValueError("a"), TransientError("b")])), "b (and 1 more)"),
+        (raising(ExceptionGroup("", [ValueError("a"), TransientError("b")])), "b (and 1 more); will retry"),
         (raising(Again("x", after="soon")), "after='soon'"),  # type: ignore[arg-type]
         (raising(Again("x", after=float("nan"))), "after=nan"),
         (raising(Again("x", until=object())), "has no wait()"),  # type: ignore[arg-type]

@@ -198,7 +198,8 @@ class AzureRemoval:
             raise self._again(reply)
         await ctx.memo.drop(_OPERATION)
         raise TransientError(
-            f"Azure reports that {self._what} of {self._id} is done, but it still exists; it will be sent again",
+            f"Azure reports that {self._what} of {self._id} is done, but it still exists",
+            remedy="will retry: it is sent again",
             pace=Pace.SLOW,
         )
 
@@ -219,7 +220,7 @@ class AzureRemoval:
 
     def _again(self, reply: ArmReply) -> Again:
         after = reply.retry_after(self._ctx.clock.now()) or _ASK_AGAIN
-        return Again(f"{self._what} of {self._id} is in progress at Azure", after=max(after, 1.0))
+        return Again(f"waiting: {self._what} of {self._id} is in progress at Azure", after=max(after, 1.0))
 
 
 def _deleting(reply: ArmReply) -> bool:

@@ -64,7 +64,7 @@ def test_how_soon_it_is_tried_again_goes_by_status_and_code(status: int, code: s
 def test_an_error_of_azure_is_a_warning_with_its_code_and_its_patience() -> None:
     made = error(429, "TooManyRequests", **{"retry-after": "17"}).error("the deletion of it", NOW)
     assert (made.severity, made.reason, made.retry_after) == (Severity.WARNING, "TooManyRequests", 17.0)
-    assert str(made) == "the deletion of it: Azure answered 429 TooManyRequests: so it is"
+    assert str(made) == "the deletion of it: Azure answered 429 TooManyRequests: so it is; will retry"
 
 
 def test_a_lock_comes_with_what_to_do_about_it() -> None:

@@ -168,7 +168,7 @@ async def test_what_stays_for_too_long_after_its_deletion_is_deleted_again(azure
     azure.clock.advance(PATIENCE.total_seconds())
     failed = await azure.enter(OBJ)
     assert isinstance(failed, Failed)
-    assert "it will be sent again" in failed.message
+    assert "will retry: it is sent again" in failed.message
     assert isinstance(await azure.enter(OBJ), Waiting)
     assert azure.arm.sent("DELETE") == [CACHE, CACHE]
 
