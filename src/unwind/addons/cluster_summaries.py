@@ -244,9 +244,9 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
     for need in needs(summary):
         one = there.get(need)
         if one is None:
-            told.append(f"{need} is not on this cluster")
+            told.append(f"{need} is not on this cluster: check that it exists and selects the cluster")
         elif one.metadata.terminating:
-            told.append(f"{need} is being removed from this cluster")
+            told.append(f"{need} is being removed from this cluster: make it select the cluster again")
         elif not provisioned(one) and one.metadata.uid not in landed:
             told.append(f"{need} is not Provisioned")
     return told

@@ -79,15 +79,17 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
             _refused(
                 f"{updated} || {new_owners} == {old_owners} || ({_by(_COLLECTOR)}"
                 f" && {new_owners}.all(one, {old_owners}.exists(before, before.uid == one.uid)))",
-                "the ownerReferences of a ClusterSummary are written by Unwind only",
+                "the ownerReferences of a ClusterSummary are written by Unwind only: leave them as they are",
             ),
             _refused(
                 f"{updated} || ({ours.format('object')}) == ({ours.format('oldObject')})",
-                f"the finalizer {names.Finalizer.SUMMARY.value} is written by Unwind only",
+                f"the finalizer {names.Finalizer.SUMMARY.value} is written by Unwind only: to remove the add-on,"
+                " change or delete the profile",
             ),
             _refused(
                 f"{updated} || ({unchanged('annotations')} && {unchanged('labels')})",
-                f"labels and annotations {names.PREFIX}... of a ClusterSummary are written by Unwind only",
+                f"labels and annotations {names.PREFIX}... of a ClusterSummary are written by Unwind only:"
+                " set them on the profile",
             ),
         ],
     }

@@ -86,7 +86,7 @@ def misread(selector: LabelSelector) -> list[str]:
                 " DoesNotExist)"
             )
         elif bool(values) != (operator in ("In", "NotIn")):
-            fault = "takes no values" if values else "needs values"
+            fault = "takes no values; remove them" if values else "needs values; add some"
             told.append(f"clusterSelector: operator {operator} for key {requirement.key} {fault}")
     return told
 
@@ -119,11 +119,12 @@ def misnamed(key: ProfileKey, spec: ProfileSpec) -> list[str]:
         if type_of(reference) is None:
             told.append(
                 f"clusterRefs: {named} (apiVersion {reference.api_version or 'missing'}) is not a Cluster of Cluster"
-                " API or a SveltosCluster"
+                " API or a SveltosCluster; correct its apiVersion and kind"
             )
         elif key.namespace and reference.namespace not in ("", key.namespace):
             told.append(
-                f"clusterRefs: {named} is in namespace {reference.namespace}; a Profile matches only its own namespace"
+                f"clusterRefs: {named} is in namespace {reference.namespace}, but a Profile matches only its own"
+                " namespace; use a ClusterProfile"
             )
         elif not key.namespace and not reference.namespace:
             told.append(f"clusterRefs: {named} has no namespace; set it")

@@ -152,7 +152,12 @@ class OwnerRecordController(Controller[ClusterKey]):
             return None
         value = msgspec.json.encode(wanted).decode()
         if len(value) > _LARGEST:
-            log.warning("owners not recorded, too many", cluster=str(key), owners=len(here))
+            log.warning(
+                "owners not recorded, too many",
+                cluster=str(key),
+                owners=len(here),
+                remedy="use fewer profiles for it before it is moved: its add-ons are not adopted there",
+            )
             return None
         meta = {"uid": target.ref.uid, "annotations": {OWNERS_ANNOTATION: value}}
         try:

@@ -59,15 +59,17 @@ async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str,
         tier=ref.tier,
     )
     if tenant and source.namespace != tenant:
-        return _faulty(source, f"a Profile in namespace {tenant} cannot reference another namespace")
+        return _faulty(
+            source, f"a Profile in namespace {tenant} cannot reference another namespace; use a ClusterProfile"
+        )
     if source.kind not in _KINDS:
         return _faulty(source, f"unsupported kind (valid: {', '.join(_KINDS)})")
     try:
         held = await client.get(_KINDS[source.kind], source.name, namespace=source.namespace)
     except NotFoundError:
-        return source if ref.optional else _faulty(source, "not found")
+        return source if ref.optional else _faulty(source, "not found; create it")
     if strange := validation.in_source(held["metadata"].get("annotations") or {}):
-        raise UnsupportedError(f"{source}: not supported: {', '.join(strange)}")
+        raise UnsupportedError(f"{source}: not supported: {', '.join(strange)}; remove it from the source")
     size = sum(len(text) for field in ("data", "binaryData") for text in (held.get(field) or {}).values())
     work = _parse if size <= _LARGE else _parse_elsewhere
     return await work(source, held)

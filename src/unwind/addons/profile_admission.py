@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from unwind.server.routes import Request
 
 _KINDS = {resource.kind: resource for resource in (CLUSTER_PROFILES, PROFILES)}
+_UNCHECKED = "the profile is written without this check"
 
 
 class _Metadata(Model, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
         asked = admission.admission_request(body)
         new, old = _WRITTEN.decode(asked.object), _WRITTEN.decode(asked.old_object)
     except msgspec.DecodeError as error:
-        return refusal(400, f"cannot decode the profile: {error}")
+        return refusal(400, f"cannot decode the profile: {error}; {_UNCHECKED}")
     except ValueError as error:
         return refusal(400, str(error))
     kind = asked.kind.kind
@@ -81,7 +82,7 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
         # The old version goes last, because this write replaces it.
         others = [*await existing(kind, asked.namespace), *before]
     except UnwindError as error:
-        return refusal(503, f"cannot check dependsOn for a cycle: {error}")
+        return refusal(503, f"cannot check dependsOn for a cycle: {error}; {_UNCHECKED}")
     cycle = closes_cycle(others, written)
     return Response(admission.denied(asked, denial(written, cycle)) if cycle else admission.allowed(asked))
 

@@ -31,7 +31,7 @@ from unwind.api.sveltos import (
     DeploymentType,
 )
 from unwind.api.unwind import Effort
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.kube.decoding import Key
 from unwind.members.targets import AddonTarget, ClusterKey, cluster_key
 from unwind.planning.waves import Draft
@@ -145,7 +145,7 @@ class SummarySteps(FollowedSource):
             left = await self._moved.adopt_all(target, summary)
             why = f"will retry Helm releases {', '.join(left)}" if left else ""
         except UnwindError as error:
-            why = str(error)
+            why = will_retry(error)
         if not why or step.draft.effort is not Effort.ENFORCE:
             return step
         message = (

@@ -245,7 +245,8 @@ class SummaryController(Controller[Key]):
         unowned = cluster_summaries.misplaced(summary) or cluster_summaries.profile_of(summary) is None
         if not unowned and self._caches.target(cluster_summaries.cluster_of(summary)) is None:
             return  # the profile controller deletes it
-        self._writer.wait(summary, Reason.NO_PROFILE, f"{why}; nothing is deployed")
+        then = "nothing is deployed" if unowned else "nothing is deployed, and the manager deletes the ClusterSummary"
+        self._writer.wait(summary, Reason.NO_PROFILE, f"{why}; {then}")
         if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
             await self._withdrawal.dismiss(summary)
 
@@ -276,7 +277,7 @@ class SummaryController(Controller[Key]):
             return
         if not target.ready:
             self._writer.wait(
-                summary, Reason.NOT_READY, f"{target} is not ready yet: its control plane is not initialized"
+                summary, Reason.NOT_READY, f"{target} is not ready yet: waiting until its control plane is initialized"
             )
             return
         needed = self._caches.needed(summary)
@@ -353,7 +354,9 @@ class SummaryController(Controller[Key]):
             self._enqueue_conflicting(cluster)
         if not done.taken_from:
             return
-        message = f"{cluster_summaries.profile_of(summary)} took over some of its objects"
+        message = (
+            f"{cluster_summaries.profile_of(summary)} took over some of its objects; it is deployed again without them"
+        )
         for other in self._caches.summaries.cache.by("cluster", cluster):
             once = other.spec.cluster_profile_spec.sync_mode == SyncMode.ONE_TIME
             if other.metadata.uid in done.taken_from and not once and not other.metadata.terminating:

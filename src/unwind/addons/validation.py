@@ -215,9 +215,9 @@ class HeldProfile(msgspec.Struct, frozen=True, kw_only=True):
         if self.objections.unknown:
             parts.append(f"unknown value: {'; '.join(self.objections.unknown)}")
         if self.objections.unsupported:
-            parts.append(f"not supported: {', '.join(self.objections.unsupported)}")
+            parts.append(f"not supported: {', '.join(self.objections.unsupported)}; remove it from the profile")
         if self.cycle:
-            parts.append(f"dependency cycle: {spelled(self.cycle)}")
+            parts.append(f"dependency cycle: {spelled(self.cycle)}; remove one of them from dependsOn")
         return ". ".join(parts)
 
 

@@ -118,7 +118,7 @@ async def answer(
         new, old = _CLUSTER.decode(asked.object), _CLUSTER.decode(asked.old_object)
         options = _OPTIONS.decode(asked.options) or _Options()
     except msgspec.DecodeError as error:
-        return refusal(400, f"cannot decode the Cluster: {error}")
+        return refusal(400, f"cannot decode the Cluster: {error}; the request goes on unrecorded")
     except ValueError as error:
         return refusal(400, str(error))
     if asked.operation == "UPDATE" and new and old:
@@ -156,7 +156,11 @@ async def _requested_by(
         async with asyncio.timeout(within):
             return await requests(targets.of_capi(cluster))
     except (UnwindError, TimeoutError, msgspec.DecodeError) as error:
-        log.warning("deletion not taken as a request", namespace=asked.namespace, why=str(error) or "timed out")
+        log.warning(
+            "deletion not taken as a request, the admission policy refuses it: retry",
+            namespace=asked.namespace,
+            why=str(error) or "timed out",
+        )
         return ()
 
 
@@ -259,6 +263,8 @@ async def _note(
             await client.patch(resource, meta.name, patch, namespace=meta.namespace or None, field_manager=by)
     except (UnwindError, TimeoutError) as error:
         where = f"{meta.namespace}/{meta.name}"
-        log.warning("deletion requester not recorded", cluster=where, why=str(error) or "timed out")
+        log.warning(
+            "deletion requester not recorded, see the audit log for it", cluster=where, why=str(error) or "timed out"
+        )
         return False
     return True

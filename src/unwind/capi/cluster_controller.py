@@ -246,7 +246,7 @@ class ClusterTeardownController(Controller[Key]):
 
     def _report(self, target: AddonTarget, notice: TeardownNotice) -> None:
         ref = target.ref
-        log.warning("objects of a deleted owner are left", cluster=str(target), why=notice.message)
+        log.warning("objects of a deleted owner are left, see `unwind ledger`", cluster=str(target), why=notice.message)
         regarding = Regarding(capi.CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
         self._recorder.report(regarding, notice.reason, notice.message, action="Delete", type="Warning")
 

@@ -223,7 +223,11 @@ class ExtensionConfigController(RegistrationController):
         made = await self._apply(resource, wanted)
         about = {"object": f"{resource.kind}/{self._extension}", "uid": made.metadata.uid}
         if existed:
-            log.warning("ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile", **about)
+            log.warning(
+                "ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile",
+                remedy="see the audit log for the user who deleted it",
+                **about,
+            )
         else:
             log.info("ExtensionConfig created; Cluster API calls the hooks from now on", **about)
 

@@ -50,7 +50,8 @@ class FailedChecks:
         """Report the failed checks in an Event on the Cluster and in a condition of its Teardown, which the ledger
         shows. `within`: seconds for the condition, at most RECORD_WITHIN."""
         message = "; ".join(fault.message for fault in faults)
-        log.warning("cluster deletion allowed with a failed check", cluster=str(target), why=message)
+        remedy = "see `unwind ledger` for what is left"
+        log.warning("cluster deletion allowed with a failed check", cluster=str(target), why=message, remedy=remedy)
         ref = target.ref
         if self._recorder:
             regarding = Regarding(CLUSTERS.api_version, ref.kind, ref.name, ref.uid, ref.namespace)

@@ -251,7 +251,7 @@ class HookHandlers:
         wait = await self._rules_wait(hook, asked, request, self._registry.broken(hook))
         if wait and not hook.blocks:
             log.warning(
-                "wait of a rule ignored, because this hook cannot block",
+                "wait of a rule ignored, because this hook cannot block; use the rule for a hook that can",
                 hook=hook.value,
                 cluster=str(_ref(asked)),
                 why=wait.why,

@@ -136,7 +136,10 @@ def hook_request(hook: Hook, body: bytes) -> HookRequest:
         ("uid", meta.uid, _UID),
     ):
         if not shape.fullmatch(text):
-            raise MalformedError(f"invalid cluster {what} {text[:100]!r}")
+            raise MalformedError(
+                f"invalid cluster {what} {text[:100]!r}",
+                remedy="check that this version of Unwind supports this version of Cluster API",
+            )
     return request
 
 

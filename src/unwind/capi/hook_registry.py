@@ -107,7 +107,13 @@ class HookRegistry:
         for plugin in self._plugins:
             plugin.load()
             if plugin.error:
-                log.warning("hook plugin failed to load", package=plugin.source, hook=plugin.name, why=plugin.error)
+                log.warning(
+                    "hook plugin failed to load",
+                    package=plugin.source,
+                    hook=plugin.name,
+                    why=plugin.error,
+                    remedy="fix or uninstall it, then restart the manager",
+                )
         self._loaded = True
 
     def rules(self, hook: Hook) -> tuple[Rule, ...]:

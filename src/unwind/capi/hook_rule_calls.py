@@ -52,7 +52,7 @@ async def _asked(rule: Rule, request: HookRequest, client: Client, within: float
         if rule.settings is not None:
             settings = msgspec.convert(request.settings, rule.settings, strict=False)
     except BaseException as error:  # noqa: BLE001 - the type is of another package, and may raise anything
-        return _broken(rule, f"cannot read its settings: {error_message(error)}")
+        return _broken(rule, f"cannot read its settings: {error_message(error)}; correct them in the ExtensionConfig")
     cancellation = TaskCancellation()
     try:
         async with asyncio.timeout(within) as limit:
@@ -67,7 +67,7 @@ async def _asked(rule: Rule, request: HookRequest, client: Client, within: float
     except BaseException as error:  # a rule of another package may raise anything
         cancellation.check(error)
         if isinstance(error, asyncio.CancelledError):
-            return _broken(rule, "cancelled")
+            return _broken(rule, "cancelled; it is called again")
         log.warning("hook rule failed", rule=rule.name, source=rule.source, hook=rule.hook.value, exc_info=error)
         return _broken(rule, f"failed: {type(error).__name__}: {error}; see the log of the manager")
 
@@ -76,7 +76,9 @@ def _bounded(rule: Rule, said: Wait | None) -> Wait | None:
     if said is None:
         return None
     if not isinstance(said, Wait):
-        return _broken(rule, f"returned {type(said).__name__} instead of None or Wait: a bug in it")
+        return _broken(
+            rule, f"returned {type(said).__name__} instead of None or Wait; install a corrected version of it"
+        )
     # 0 would mean proceed, and after less than that Cluster API never calls again.
     return Wait(str(said.why), min(LONGEST, max(1, int(said.seconds))))
 

@@ -246,7 +246,8 @@ class PolicyGateController(Controller[Key]):
             resource = await self._discovery.resource(owner.kind, group=group)
             found = await self._client.get(resource, owner.name, namespace=namespace)
         except UnwindError as error:
-            log.warning("owner of a Machine not read, it is held", object=f"{owner.kind} {owner.name}", why=str(error))
+            about = f"{owner.kind} {owner.name}"
+            log.warning("owner of a Machine not read, it is held, will retry", object=about, why=str(error))
             return None
         meta = found["metadata"]
         return meta["uid"] != owner.uid or bool(meta.get("deletionTimestamp"))

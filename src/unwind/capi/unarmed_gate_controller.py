@@ -194,7 +194,9 @@ class UnarmedClusterController(Controller[Key]):
         if fault and before is None:
             it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
             self._recorder.report(it, ConditionType.GATE_NOT_ARMED, wanted[0].message, action="Hold", type="Warning")
-            log.warning("gate is not armed", teardown=meta.name, why=str(fault))
+            log.warning(
+                "gate is not armed, Cluster API does not wait for the removal", teardown=meta.name, why=str(fault)
+            )
         return None
 
 

@@ -84,7 +84,9 @@ async def test_a_lower_tier_takes_an_object_over_and_the_former_owner_leaves_it_
     assert live["metadata"]["labels"][OWNER_LABEL] == second.uid
     # The first has not looked since, and its inventory still says that the object is its own.
     await site.remove(first)
-    assert (await site.entries(first))["it"].ledger.message == "taken over by ClusterProfile second"
+    assert (await site.entries(first))[
+        "it"
+    ].ledger.message == "taken over by ClusterProfile second; it is left in place"
     assert await site.get("it")
     await site.remove(second)
     with pytest.raises(NotFoundError):

@@ -70,9 +70,10 @@ async def test_a_dependent_profile_is_deployed_after_its_dependencies_and_report
     await scene.profile("top", "top", dependsOn=scene.needs("middle"))
     await scene.profile("middle", "middle", dependsOn=scene.needs("base"))
     async with running(scene.client, scene.namespace):
+        absent = f"ClusterProfile {scene.called('base')} is not on this cluster"
         waits = {
             "top": f"waiting for dependencies: ClusterProfile {scene.called('middle')} is not Provisioned",
-            "middle": f"waiting for dependencies: ClusterProfile {scene.called('base')} is not on this cluster",
+            "middle": f"waiting for dependencies: {absent}: check that it exists and selects the cluster",
         }
         for name, told in waits.items():
             await scene.until_summary(name, lambda it, told=told: it.status.dependencies == told, told)  # type: ignore[misc]
@@ -87,7 +88,10 @@ async def test_an_unsupported_field_is_reported_and_nothing_is_applied(scene: Pr
     async with running(scene.client, scene.namespace):
         found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "False")
         said = condition(found, "Accepted")
-        assert (said["reason"], said["message"]) == ("NotSupported", "not supported: reloader")
+        assert (said["reason"], said["message"]) == (
+            "NotSupported",
+            "not supported: reloader; remove it from the profile",
+        )
         assert await scene.on_member() == {}
         await scene.edit_profile("web", {"reloader": False})
         await scene.until_provisioned("web")
@@ -103,7 +107,8 @@ async def test_a_dependency_cycle_is_reported_and_other_profiles_are_deployed(sc
         await scene.until_provisioned("c")
         found = await scene.until_profile("a", lambda it: condition(it, "Accepted").get("reason") == "Cycle")
         one, other = scene.called("a"), scene.called("b")
-        assert condition(found, "Accepted")["message"] == f"dependency cycle: {one} → {other} → {one}"
+        told = f"dependency cycle: {one} → {other} → {one}; remove one of them from dependsOn"
+        assert condition(found, "Accepted")["message"] == told
         assert set(await scene.on_member()) == {"c"}
         await scene.edit_profile("b", {"dependsOn": []})
         await scene.until_provisioned("a", "b")

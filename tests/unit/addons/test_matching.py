@@ -65,10 +65,10 @@ def test_a_selector_means_what_it_means_to_kubernetes(selector: LabelSelector, s
             requires("env", "Gt", "3"),
             "clusterSelector: unknown operator 'Gt' for key env (valid: In, NotIn, Exists, DoesNotExist)",
         ),
-        (requires("env", "In"), "clusterSelector: operator In for key env needs values"),
+        (requires("env", "In"), "clusterSelector: operator In for key env needs values; add some"),
         (
             requires("missing", "DoesNotExist", "x"),
-            "clusterSelector: operator DoesNotExist for key missing takes no values",
+            "clusterSelector: operator DoesNotExist for key missing takes no values; remove them",
         ),
     ],
 )
@@ -91,8 +91,9 @@ def test_a_reference_that_means_nothing_is_told() -> None:
         Reference(api_version="apps/v1", kind="Cluster", namespace="team", name="prod-7"),
         Reference(api_version="lib.projectsveltos.io/v1beta1", kind="SveltosCluster", name="edge"),
     )
+    wrong = "Cluster prod-7 (apiVersion apps/v1) is not a Cluster of Cluster API or a SveltosCluster"
     assert validation.objections(WIDE, ProfileSpec(cluster_refs=references)).mistaken == (
-        "clusterRefs: Cluster prod-7 (apiVersion apps/v1) is not a Cluster of Cluster API or a SveltosCluster",
+        f"clusterRefs: {wrong}; correct its apiVersion and kind",
         "clusterRefs: SveltosCluster edge has no namespace; set it",
     )
 
@@ -103,7 +104,10 @@ def test_a_profile_is_for_its_own_namespace_only() -> None:
     assert matches(NARROW, spec, target())
     assert not matches(NARROW, spec, target(namespace="other"))
     [told] = validation.objections(NARROW, spec).mistaken
-    assert told == "clusterRefs: Cluster prod-7 is in namespace other; a Profile matches only its own namespace"
+    assert told == (
+        "clusterRefs: Cluster prod-7 is in namespace other, but a Profile matches only its own namespace; use a"
+        " ClusterProfile"
+    )
 
 
 @pytest.mark.parametrize(

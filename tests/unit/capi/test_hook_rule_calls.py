@@ -134,7 +134,7 @@ async def endless(request: Any, ctx: HookContext[Any]) -> Wait:
         (interrupted, "failed: KeyboardInterrupt"),
         (closed, "failed: GeneratorExit"),
         (several, "failed: BaseExceptionGroup: several"),
-        (wrong, "returned bool instead of None or Wait: a bug in it"),
+        (wrong, "returned bool instead of None or Wait; install a corrected version of it"),
         (endless, "failed: OverflowError"),
     ],
 )
