@@ -16,6 +16,7 @@ from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.companions.release_rules import STAYS
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until_absent
@@ -208,7 +209,7 @@ async def test_an_object_that_another_release_has_taken_over_stays_and_is_in_the
     assert await it.objects() == {"db-settings"}
     assert await user.secrets("db") == []
     name = f"ConfigMap {user.namespace}/db-settings"
-    message = f"taken over: it no longer has Helm's annotations for Release {user.namespace}/db"
+    message = f"taken over: it no longer has Helm's annotations for Release {user.namespace}/db; {STAYS}"
     assert await _ledger(it, ended) == {name: message}
     await it.let_go()
 

@@ -266,7 +266,8 @@ class DeployedObjects:
             raise
         seen = absence.seen
         if seen and not seen.deletion_timestamp:
-            message = f"{ref} still exists: {self._companion.controller} did not delete it"
+            by = self._companion.controller
+            message = f"{ref} still exists: {by} did not delete it; see its log, or delete it with kubectl"
             raise Again(message, until=absence, after=LOOK_AGAIN, code=Reason.HELD)
         finalizers = ", ".join(seen.finalizers) if seen else ""
         message = f"{ref} waits for finalizers {finalizers}" if finalizers else f"{ref} is being deleted"

@@ -219,7 +219,10 @@ class FluxCompanion:
         if obj.spec.service_account_name:
             account = Account(obj.metadata.namespace, obj.spec.service_account_name)
             if denied := await forbidden(member.client, account, left):
-                raise _not_removed(ref, f"{account}, with which Flux applies it, may not delete {_some(denied)}")
+                raise _not_removed(
+                    ref,
+                    f"{account}, with which Flux applies it, may not delete {_some(denied)}; grant it the right",
+                )
         release = next((item.name for item in obj.status.history), "") if isinstance(obj, HelmRelease) else ""
         if not isinstance(obj, HelmRelease) or not (release and obj.status.storage_namespace):
             return OwnRemoval()

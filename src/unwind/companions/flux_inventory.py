@@ -263,4 +263,4 @@ def working(obj: FluxObject, controller: str) -> str:
         return ""
     ready = next((item for item in obj.status.conditions if item.type == "Ready"), None)
     failed = f": {ready.message}" if ready and ready.status == "False" and ready.message else ""
-    return f"{controller} {'lets go of it' if why_left(obj) else 'removes what it deployed'}{failed}"
+    return f"waiting until {controller} {'lets go of it' if why_left(obj) else 'removes what it deployed'}{failed}"

@@ -98,4 +98,5 @@ async def _not_allowed(it: flux_tree.TreeHandle) -> list[Told]:
     ref = it.ref
     if await may_delete(it.place.client, account, resource_of(ref), ref.namespace, ref.name):
         return []
-    return [Told(ref, f"{account}, with which Flux applies {parent.ref}, may not delete it", Reason.NO_RIGHT)]
+    why = f"{account}, with which Flux applies {parent.ref}, may not delete it; grant it the right"
+    return [Told(ref, why, Reason.NO_RIGHT)]

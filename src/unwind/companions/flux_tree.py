@@ -19,7 +19,7 @@ from unwind.companions import flux_inventory as rules
 from unwind.companions.companion import Handle, step_name
 from unwind.companions.flux_inventory import Place
 from unwind.companions.snapshots import Snapshot
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.kube.errors import NotFoundError
 from unwind.kube.installed_kinds import is_installed
 from unwind.members.member import Member
@@ -109,7 +109,7 @@ class FluxTree:
             found.member = await self._member_of(obj, place)
             found.snapshot = await self._snapshot(obj, found.member)
         except UnwindError as error:
-            found.failed = f"cannot read what it deployed: {error}"
+            found.failed = f"cannot read what it deployed: {will_retry(error)}"
             return
         # Flux leaves a child that it keeps, and what that deployed.
         going = [entry.object for entry in found.there if not entry.kept]
@@ -119,7 +119,7 @@ class FluxTree:
             except NotFoundError:
                 continue  # it is gone by now
             except UnwindError as error:
-                found.failed = f"cannot read {flux.step_of(child)}: {error}"
+                found.failed = f"cannot read {flux.step_of(child)}: {will_retry(error)}"
 
     async def _member_of(self, obj: FluxObject, place: Member) -> Member:
         """The cluster that a handle deploys on."""

@@ -93,7 +93,7 @@ class ReleaseReview:
     async def _report(self, teardown: Teardown, user: str, policies: list[str]) -> None:
         message = (
             f"the force-release by {user} is ignored: it needs the right to update TeardownPolicy"
-            f" {', '.join(sorted(policies))}"
+            f" {', '.join(sorted(policies))}; a user with this right can release it"
         )
         before = find(teardown.status.conditions, ConditionType.RELEASE_IGNORED)
         if before and before.message == message:
@@ -117,7 +117,8 @@ class ReleaseReview:
             # With a field manager of its own: the others do not remove it.
             await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=RELEASE_REVIEW_FIELD_MANAGER)
         except UnwindError as error:
-            log.warning("condition ReleaseIgnored not written", teardown=teardown.metadata.name, why=str(error))
+            why = f"{error}; the Event ReleaseIgnored on the Cluster says the same"
+            log.warning("condition ReleaseIgnored not written", teardown=teardown.metadata.name, why=why)
         log.warning("release ignored", teardown=teardown.metadata.name, user=user, policies=sorted(policies))
         if self._recorder:
             ref = teardown.spec.target

@@ -347,7 +347,7 @@ class _OpenRemoval:
             version, namespace = meta["resourceVersion"], meta.get("namespace")
             await client.delete(self._resource, meta["name"], uid=meta["uid"], namespace=namespace, version=version)
         except (ConflictError, NotFoundError):
-            raise Again(f"{self._handle} was changed concurrently", after=0) from None
+            raise Again(f"{self._handle} was changed concurrently; will retry", after=0) from None
 
     async def _changes(self) -> Any:
         return await self._changes_of(self._handle)

@@ -79,7 +79,7 @@ class ProxyReader:
         found = await self.companion.handles(target, member, (ref.namespace,))
         handle = next((item for item in found if item.ref.uid == ref.uid), None)
         if handle is None:
-            raise UnwindError(f"{ref} was deleted meanwhile")
+            raise UnwindError(f"{ref} was deleted meanwhile", remedy="if it still exists, request its deletion again")
         return HandleScope(
             handles=(
                 ScopedHandle(

@@ -100,7 +100,11 @@ def why_held(proxy: HelmReleaseProxy) -> str:
     if PAUSED_ANNOTATION in proxy.metadata.annotations:
         return f"is paused (annotation {PAUSED_ANNOTATION}): CAAPH would not uninstall its release; unpause it"
     if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
-        return "" if installed(proxy) else "has reconcileStrategy InstallOnce, and CAAPH has not installed it yet"
+        return (
+            ""
+            if installed(proxy)
+            else "has reconcileStrategy InstallOnce, and CAAPH has not installed it yet; check that CAAPH runs"
+        )
     if HELM_RELEASE_PROXY_FINALIZER not in proxy.metadata.finalizers and installed(proxy):
         return (
             f"does not have the finalizer {HELM_RELEASE_PROXY_FINALIZER}: CAAPH would not uninstall its release;"
@@ -133,7 +137,7 @@ def working(proxy: HelmReleaseProxy) -> str:
     if trouble:
         return f"{message}; it reports {trouble.reason}: {trouble.message}"
     if PAUSED_ANNOTATION in proxy.metadata.annotations:
-        return f"{message}, which ignores it: it is paused (annotation {PAUSED_ANNOTATION})"
+        return f"{message}, which ignores it: it is paused (annotation {PAUSED_ANNOTATION}); unpause it"
     return f"{message}; check that it runs if this takes long"
 
 
@@ -161,9 +165,15 @@ def warnings(proxy: HelmReleaseProxy, *, found: bool) -> Iterator[str]:
 def why_leaked(proxy: HelmReleaseProxy) -> str:
     """Why CAAPH would not uninstall its release if a proxy were deleted as it is; empty if it would."""
     if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
-        return "would be left behind: CAAPH does not uninstall a release with reconcileStrategy InstallOnce"
+        return (
+            "would be left behind: CAAPH does not uninstall a release with reconcileStrategy InstallOnce; set it to"
+            " Continuous first"
+        )
     if HELM_RELEASE_PROXY_FINALIZER not in proxy.metadata.finalizers and installed(proxy):
-        return f"would be left behind: the proxy does not have the finalizer {HELM_RELEASE_PROXY_FINALIZER}"
+        return (
+            f"would be left behind: the proxy does not have the finalizer {HELM_RELEASE_PROXY_FINALIZER}; check that"
+            " CAAPH runs"
+        )
     return ""
 
 

@@ -71,5 +71,5 @@ async def may_delete(client: Client, account: Account, resource: Resource, names
         decided = await client.create(SUBJECT_ACCESS_REVIEWS, body)
     except ApiError as error:
         what = f"{resource.kind} {namespace}/{name}"
-        raise UnwindError(f"cannot determine whether {account} may delete {what}: {error}") from error
+        raise UnwindError(f"cannot determine whether {account} may delete {what}: {error}; will retry") from error
     return (decided.get("status") or {}).get("allowed") is True

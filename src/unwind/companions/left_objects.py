@@ -125,7 +125,8 @@ def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[
             return None
         metadata = msgspec.convert(obj["metadata"], Metadata)
         if not companion.is_marked(handle, metadata):
-            return Kept(Reason.NOT_OURS, f"taken over: it no longer carries the mark of {handle}", by="unwind")
+            message = f"taken over: it no longer carries the mark of {handle}; {release_rules.STAYS}"
+            return Kept(Reason.NOT_OURS, message, by="unwind")
         why = companion.why_kept(handle, kind, metadata)
         return Kept(Reason.KEPT_BY_POLICY, why, by=companion.controller) if why else None
 

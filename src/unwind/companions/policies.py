@@ -112,7 +112,7 @@ def unknown_words(policy: TeardownPolicy) -> list[str]:
         if isinstance(suspended := Suspended.read(source.suspended), Unknown):
             found.append(f"suspended of source {source.kind}: {suspended}")
         elif suspended is Suspended.REMOVE and source.kind != SourceKind.FLUX:
-            found.append(f"source {source.kind} has suspended: {suspended}, which is only possible for Flux")
+            found.append(f"source {source.kind} has suspended: {suspended}, which is only possible for Flux; remove it")
     found += _unknown_in_drain(spec.drain) if spec.drain else []
     if isinstance(gate := Gate.read(spec.gate), Unknown):
         found.append(f"gate: {gate}")

@@ -185,7 +185,9 @@ class PolicyController(Controller[str]):
         if self._machines is None:
             return NOT_INSTALLED
         if not self._machines.known:
-            return GateFault(Reason.MACHINES_NOT_ARMED, "the manager has not read the Machines yet")
+            return GateFault(
+                Reason.MACHINES_NOT_ARMED, "the manager has not read the Machines yet; if this lasts, see its log"
+            )
         return self._machines.shape(target.ref.namespace, target.ref.name).fault
 
     def _decisions(self, policy: TeardownPolicy, target: AddonTarget) -> dict[str, StepDecision]:

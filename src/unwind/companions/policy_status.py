@@ -129,7 +129,7 @@ def _conditions(
         messages = (
             [f"TeardownPolicies both enforce and leave these steps: {steps}; change one of them"] if conflicts else []
         )
-        messages += [f"TeardownPolicies choose different gates for {_some(gates)}"] if gates else []
+        messages += [f"TeardownPolicies choose different gates for {_some(gates)}; change one of them"] if gates else []
         found[ConditionType.CONFLICT] = (True, Reason.POLICY_CONFLICT, "; ".join(messages))
     if still:
         message = (

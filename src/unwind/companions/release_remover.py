@@ -105,7 +105,9 @@ class _Checks:
             )
         if loaded.release.pending and (seconds := self._still_running(loaded.last)) > 0:
             status = loaded.release.info.status
-            raise Again(f"cannot uninstall {ref} yet: it is {status}, and Helm may still be running", after=seconds)
+            raise Again(
+                f"cannot uninstall {ref} yet: it is {status}, and Helm may still be running; will retry", after=seconds
+            )
         reaching = release_rules.reaching_hooks(loaded.hooks, namespace=ref.namespace)
         if reaching and not await self._named(self.target, ref):
             raise Again(
@@ -337,7 +339,8 @@ def _keep_taken(release: ObjectRef, parts: Iterable[Entry]) -> Registration:
         ours = release_secrets.of_release(obj, namespace=release.namespace, release=release.name)
         if ours or obj["metadata"]["uid"] not in uids:
             return None
-        return Kept(Reason.NOT_OURS, f"taken over: it no longer has Helm's annotations for {release}", by="unwind")
+        message = f"taken over: it no longer has Helm's annotations for {release}; {release_rules.STAYS}"
+        return Kept(Reason.NOT_OURS, message, by="unwind")
 
     return keep_link(
         "keep-taken-release",

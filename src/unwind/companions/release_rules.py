@@ -30,6 +30,7 @@ _SVELTOS = "projectsveltos.io/"
 _SECRET_PREFIX = "sh.helm.release.v1."  # noqa: S105 - the prefix of a name
 
 # Why Helm does not delete an object.
+STAYS = "it is left in place, delete it if it is not needed"
 KEPT_BY_POLICY = "Helm keeps it: annotation helm.sh/resource-policy"
 KEPT_CRD = "Helm keeps it: a CRD of the chart's crds directory"
 KEPT_HOOK = "Helm keeps it: a hook is not part of the release"

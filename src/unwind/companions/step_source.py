@@ -231,7 +231,8 @@ def _unknown(
     message = f"cannot read what {source.value} deployed on this cluster: {error}"
     if not decisions.enforced:
         steps = tuple(_recorded_steps(recorded, ()))
-        return SourceSteps(steps=steps, warnings=(message,), said=decisions.said, terms=decisions.terms)
+        warning = f"{message}; no policy enforces it, so nothing waits for it"
+        return SourceSteps(steps=steps, warnings=(warning,), said=decisions.said, terms=decisions.terms)
     notice = TeardownNotice(
         ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster until it can be read"
     )
@@ -258,7 +259,7 @@ def left_message(handle: Handle, decision: HandleDecision | None) -> str:
         return f"it {handle.left}: Unwind removes its objects (suspended: Remove)"
     names = ", ".join(f"{_POLICY}{name}" for name in decision.suspended_held_by)
     why = f"; {names} does not say suspended: Remove" if names else ""
-    return f"it {handle.left}: it is held until a user decides{why}"
+    return f"it {handle.left}: it is held until a user changes it, or sets suspended: Remove{why}"
 
 
 def _warnings(handles: Iterable[Handle], found: Mapping[str, Snapshot], decisions: PolicyDecisions) -> list[str]:

@@ -93,7 +93,7 @@ async def _there_already(client: Client, placed: PlacedObject, owner: Deployment
     try:
         live = await client.get(placed.resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
-        return Contact(outcome=ObjectOutcome.FAILED, message="it was deleted concurrently")
+        return Contact(outcome=ObjectOutcome.FAILED, message="it was deleted concurrently; will retry")
     it = owner_marks.seen(live["metadata"])
     claim = owner_marks.claim(it, owner)
     if placed.implied and claim is not Claim.OURS:
@@ -127,7 +127,7 @@ async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *
         it = owner_marks.seen(live["metadata"])
         claim = owner_marks.claim(it, owner)
         if it.uid != uid or (claim is Claim.WON and it.adopted and not adopted):
-            return Contact(outcome=ObjectOutcome.FAILED, message="its owner changed concurrently")
+            return Contact(outcome=ObjectOutcome.FAILED, message="its owner changed concurrently; will retry")
         if it.terminating:
             return _terminating(uid, adopted=adopted)
         if claim is Claim.TAKEN:

@@ -12,6 +12,7 @@ from unwind.deploy import apply, preflight
 from unwind.deploy.apply import Adoption, Contact
 from unwind.deploy.placements import is_definition, stages
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, ObjectResult, first
+from unwind.errors import will_retry
 from unwind.inventory.writer import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 
@@ -219,11 +220,12 @@ class _Deployment:
         try:
             settled = await self._contact(placed)
         except ApiError as error:
-            settled = Contact(outcome=ObjectOutcome.FAILED, message=apply.error_text(placed, error))
+            message = will_retry(apply.error_text(placed, error))
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=message)
         except UnreachableError as error:
             # Either a webhook timed out for this object, or the member is unreachable: then `verify` raises.
             await self._member.verify()
-            settled = Contact(outcome=ObjectOutcome.FAILED, message=f"no answer: {error}")
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=f"no answer: {will_retry(error)}")
         if isinstance(settled, Adoption):
             self._adoptions[placed.key] = settled
             return

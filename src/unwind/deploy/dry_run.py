@@ -73,11 +73,12 @@ async def _would(
         return ObjectOutcome.FAILED, apply.error_text(placed, error)
     it = owner_marks.seen(live["metadata"])
     if it.terminating:
-        return ObjectOutcome.FAILED, "an object of this name is being deleted"
+        return ObjectOutcome.FAILED, "an object of this name is being deleted; deploy it when that is gone"
     ours = entry is not None and entry.object.uid == it.uid
     match owner_marks.claim(it, owner):
         case Claim.TAKEN:
-            return ObjectOutcome.CONFLICT, f"managed by {it.profile} (tier {it.tier})"
+            way_out = "remove it from one of them, or use a lower tier here"
+            return ObjectOutcome.CONFLICT, f"managed by {it.profile} (tier {it.tier}); {way_out}"
         case Claim.WON:
             message = f"would be taken over from {it.profile}"
         case Claim.FOREIGN if not ours and not owner.adopt:

@@ -88,7 +88,7 @@ class HelmReleases:
                     replica=self._helm.replica,
                 )
             except (ConflictError, NotFoundError):
-                raise Again(f"{release} was changed concurrently", after=0) from None
+                raise Again(f"{release} was changed concurrently; will retry", after=0) from None
         return ""
 
     async def taken_by(self, member: Member, release: ObjectRef, *, owner: str) -> str:
@@ -357,7 +357,7 @@ class Uninstallation:
                 if await self._delete_as_read(part, there, propagation):
                     deleted.append((part, uid))
                     return
-            raise Again(f"{part.ref} changes all the time", after=1)
+            raise Again(f"{part.ref} changes all the time; will retry", after=1)
 
         for _, together in groupby(reversed(objects), key=lambda part: part.manifest.kind):
             await gather_limited((delete(part) for part in together), limit=_AT_ONCE)
@@ -409,7 +409,7 @@ class Uninstallation:
             raise TransientError(
                 f"cannot run the post-delete hooks of {self.release}: {', '.join(sorted(left))} still there after"
                 f" {within:.0f}s",
-                remedy="see `unwind why`",
+                remedy="will retry; see `unwind why` for what holds them",
             ) from None
 
     async def _delete_secrets(self, revisions: Iterable[Revision]) -> None:

@@ -134,7 +134,7 @@ def collect_manifests(bodies: Iterable[Any]) -> Read:
 
 def _error_text(error: Exception, *, confidential: bool) -> str:
     if isinstance(error, RecursionError):
-        return "recursive or nested too deeply"
+        return "recursive or nested too deeply; simplify it"
     if not confidential:
         return f"invalid YAML ({' '.join(str(error).split())})"
     # PyYAML's messages quote the text.
@@ -147,7 +147,7 @@ def _objects(found: Any) -> Iterator[dict[str, Any]]:
     if found is None:
         return  # an empty document, or comments only
     if not isinstance(found, dict):
-        raise _FaultError("not an object")
+        raise _FaultError("not an object; write a Kubernetes object")
     if isinstance(items := found.get("items"), list) and _is_list(found):
         # The items of a ConfigMapList need not have apiVersion and kind.
         kind: str = found["kind"].removesuffix("List")
@@ -223,7 +223,7 @@ def parse_source(source: ManifestSource, held: Object) -> ManifestSource:
             try:
                 text = base64.b64decode(value, validate=True).decode() if encoded else value
             except (binascii.Error, UnicodeDecodeError):
-                faults.append(f"key {key}: not valid UTF-8 text")
+                faults.append(f"key {key}: not valid UTF-8 text; correct its encoding")
                 continue
             read = read_manifests(text, key, confidential=confidential)
             found += read.manifests

@@ -208,7 +208,7 @@ class _DrainRemoval(VerifiedRemoval):
         if metadata.get("deletionTimestamp"):
             return None
         if (ctx.ref.group, ctx.ref.kind) == ("", "Service") and obj["spec"].get("type") != "LoadBalancer":
-            return Kept(Reason.NOT_OURS, "it is no longer of type LoadBalancer", by="unwind")
+            return Kept(Reason.NOT_OURS, "it is no longer of type LoadBalancer, so it is left in place", by="unwind")
         policies = self._policies.known(self._target).policies
         decision = rules.decisions(policies).get(self._ref.name)
         exclusion = rules.excluded(policies, decision, metadata.get("labels") or {}) if decision else None
@@ -249,7 +249,9 @@ class _DrainRemoval(VerifiedRemoval):
             if not any(item.ref.uid == first.ref.uid for item in now):
                 changes.close()
                 raise Again(waiting.reason, after=0.0, code=waiting.code)
-            raise Again(f"{len(rest)} objects are left", until=changes, after=_LOOK_AGAIN, code=waiting.code)
+            raise Again(
+                f"waiting until {len(rest)} objects are gone", until=changes, after=_LOOK_AGAIN, code=waiting.code
+            )
 
     def _rest(
         self, found: Iterable[DrainedObject], recorded: Mapping[str, Entry], elsewhere: Mapping[str, Entry]

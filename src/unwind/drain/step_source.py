@@ -298,7 +298,8 @@ def _unknown(
     message = f"cannot read what the drain of this cluster deletes: {error}"
     if not any(decision.effort is Effort.ENFORCE for decision in decided.values()):
         steps = _recorded_steps(own, (), leave=True)
-        return SourceSteps(steps=steps, warnings=(message,), said=policies.said, terms=policies.terms)
+        warning = f"{message}; no policy enforces it, so nothing waits for it"
+        return SourceSteps(steps=steps, warnings=(warning,), said=policies.said, terms=policies.terms)
     notice = TeardownNotice(
         ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster until it can be read"
     )

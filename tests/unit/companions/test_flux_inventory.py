@@ -173,7 +173,9 @@ def test_flux_works_on_a_handle_while_its_finalizer_is_there() -> None:
         },
         Kustomization,
     )
-    assert flux.working(held, "kustomize-controller") == ("kustomize-controller removes what it deployed: no such host")
+    assert flux.working(held, "kustomize-controller") == (
+        "waiting until kustomize-controller removes what it deployed: no such host"
+    )
 
 
 @pytest.mark.parametrize(

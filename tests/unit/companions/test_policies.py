@@ -116,7 +116,7 @@ def test_a_policy_that_holds_suspended_handles_is_named_in_the_warning_of_the_pl
     [held] = warnings_of(handle, ClusterPolicies(target=APPS, policies=both).decide(handle))
     assert held == (
         "Kustomization/shops/apps: it is suspended, so Flux would leave what it deployed: it is held until a user"
-        " decides; TeardownPolicy/b does not say suspended: Remove"
+        " changes it, or sets suspended: Remove; TeardownPolicy/b does not say suspended: Remove"
     )
     [removed] = warnings_of(handle, ClusterPolicies(target=APPS, policies=both[:1]).decide(handle))
     assert removed.endswith("Unwind removes its objects (suspended: Remove)")
@@ -142,7 +142,7 @@ def test_a_policy_that_does_not_name_the_namespace_of_a_handle_still_keeps_its_o
         ({**FLUX, "suspended": "Purge"}, "suspended of source Flux: 'Purge' is not known (valid: Hold, Remove)"),
         (
             {"kind": "HelmReleaseProxy", "effort": "Enforce", "suspended": "Remove"},
-            "source HelmReleaseProxy has suspended: Remove, which is only possible for Flux",
+            "source HelmReleaseProxy has suspended: Remove, which is only possible for Flux; remove it",
         ),
     ],
 )

@@ -36,6 +36,6 @@ def test_a_fault_names_the_source_the_key_and_the_document() -> None:
     source = parse_source(ManifestSource(kind="ConfigMap", namespace="fleet", name="s"), held)
     assert source.faults == (
         "ConfigMap fleet/s, key a, document 1: apiVersion is required",
-        "ConfigMap fleet/s, key c: not valid UTF-8 text",
+        "ConfigMap fleet/s, key c: not valid UTF-8 text; correct its encoding",
     )
     assert [manifest.name for manifest in source.manifests] == ["b"]
