@@ -111,7 +111,11 @@ _NO_CLASS = GateFault(
     Reason.NO_CLUSTER_CLASS,
     "Cluster API calls no deletion hook for a Cluster without ClusterClass; choose a gate for it in a TeardownPolicy",
 )
-_NO_HOOK = GateFault(Reason.NO_DELETION_HOOK, "deleting a SveltosCluster only ends its management and removes nothing")
+_NO_HOOK = GateFault(
+    Reason.NO_DELETION_HOOK,
+    "deleting a SveltosCluster only ends its management and removes nothing; to remove the add-ons, change its labels"
+    " first, so that the profile no longer selects it",
+)
 
 
 def unavailable(clusters: Iterable[AddonTarget]) -> GateFault | None:

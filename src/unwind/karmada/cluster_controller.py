@@ -14,7 +14,7 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta, find, ref_of
 from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.karmada import join_objects, member_health, tokens
 from unwind.karmada.caches import executes_for
 from unwind.karmada.member_health import MemberHealth
@@ -194,7 +194,7 @@ class ClusterController(Controller[str]):
         except UnwindError as error:
             if tokens.unauthorized(error):
                 await self._renewing.refused(cluster)  # on success the Secret changes, which is an event
-            return MemberHealth(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=str(error))
+            return MemberHealth(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=will_retry(error))
 
     def _kept(self, target: ClusterTarget) -> bool:
         """Whether the Secret already has our finalizer, by the cache."""

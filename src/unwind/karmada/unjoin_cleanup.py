@@ -157,7 +157,10 @@ class UnjoinCleanup:
         try:
             if not await unless(over, work()):
                 why = "; ".join(what.told for what in self._waits.values()) or "timed out"
-                log.warning("unjoin cleanup incomplete, member released", cluster=str(self._target), why=why)
+                remedy = "see `unwind ledger` for what is left on it"
+                log.warning(
+                    "unjoin cleanup incomplete, member released", cluster=str(self._target), why=why, remedy=remedy
+                )
         finally:
             timer.cancel()
             self._waits.clear()

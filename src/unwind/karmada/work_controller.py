@@ -15,7 +15,7 @@ from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import ConditionType, Finalizer
 from unwind.api.unwind import Cause
 from unwind.concurrency import unless
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.karmada import work_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.remove_strategy import step_name
@@ -263,7 +263,7 @@ class WorkController(Controller["Key"]):
         try:
             await self._putting.put(work, cluster, standing)
         except UnwindError as error:
-            told, reached = str(error), not isinstance(error, UnreachableError)
+            told, reached = will_retry(error), not isinstance(error, UnreachableError)
             await self._writer.write(
                 work,
                 lambda it: work_status.failed(it, told, reached=reached, generation=generation, now=self._clock.now()),

@@ -71,7 +71,10 @@ def _by_policy(cluster: Cluster, said: list[PolicyCluster]) -> ClusterGate:
 def _by_hook(cluster: Cluster, config: ExtensionConfig | None, labels: dict[str, dict[str, str]]) -> ClusterGate:
     title = _title(cluster)
     if not cluster.class_name:
-        why = "Cluster API calls no hook for a Cluster without ClusterClass, and no TeardownPolicy selects it"
+        why = (
+            "Cluster API calls no hook for a Cluster without ClusterClass, and no TeardownPolicy selects it; choose a"
+            " gate in one"
+        )
         return ClusterGate(cluster=title, gate=Gate.NONE.value, state=PolicyGate.NOT_AVAILABLE.value, why=why)
     name = config.metadata.name if config else ""
     handlers = [hook_protocol.handler(Hook.BEFORE_CLUSTER_DELETE)]

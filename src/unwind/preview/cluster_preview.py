@@ -266,7 +266,10 @@ async def _waits_for_members(places: Places, target: ClusterTarget) -> tuple[str
                 )
     except UnwindError as error:
         # Not every user may list members, and the add-ons are more important.
-        found.append(f"cannot list the Works that the Cluster waits for: {error}")
+        found.append(
+            f"cannot list the Works that the Cluster waits for: {error}; the preview may miss such a wait: retry as"
+            " a user who may list Karmada Clusters, Works and Inventories"
+        )
     return tuple(found)
 
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from unwind.teardown.drafts import PolicyTerms
     from unwind.teardown.step_sources import SourceStep
 
-NO_POLICY = "would not be removed: no TeardownPolicy selects this cluster"
-NOT_MENTIONED = "would not be removed: no TeardownPolicy of this cluster mentions it"
+_INCOMPLETE = "the preview may miss objects: retry, or look at the cluster itself"
+NO_POLICY = "would not be removed: no TeardownPolicy selects this cluster; add one to remove it"
+NOT_MENTIONED = "would not be removed: no TeardownPolicy of this cluster mentions it; name it in one to remove it"
 _AT_ONCE = 8
 _NAMED = 5
 
@@ -136,7 +137,8 @@ async def preview_companions(
                     handles += await _taken(objects, companion, shown)
                     warnings += [warning] if warning else []
                 except UnwindError as error:
-                    failed.append(f"cannot read what {companion.source.value} deployed on this cluster: {error}")
+                    what = f"what {companion.source.value} deployed on this cluster"
+                    failed.append(f"cannot read {what}: {error}; {_INCOMPLETE}")
             chunks = [chunk_of(member, target.ref, handle, snapshot) for handle, snapshot in handles]
             removed = [
                 (handle, snapshot)
@@ -154,7 +156,7 @@ async def preview_companions(
             async with members.management() as home:
                 protection += await _protected_handles(home, member, [handle for handle, _ in removed])
     except UnwindError as error:
-        failed.append(f"cannot read what other deployers deployed on this cluster: {error}")
+        failed.append(f"cannot read what other deployers deployed on this cluster: {error}; {_INCOMPLETE}")
     steps = _steps(handles, decisions)
     # Without a policy nothing would be removed anyway.
     more = warnings if selected else [*warnings, *failed]
@@ -203,7 +205,9 @@ def _shown(source: SourceKind, handles: Sequence[Handle], decisions: Decisions) 
     if not others:
         return mentioned, ""
     names = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-    return mentioned, f"Helm releases that no TeardownPolicy mentions would not be removed: {names}"
+    return mentioned, (
+        f"Helm releases that no TeardownPolicy mentions would not be removed: {names}; to remove them, name them in one"
+    )
 
 
 async def _taken(

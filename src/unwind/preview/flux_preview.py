@@ -59,7 +59,10 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
         except UnwindError as error:
             # Not every user may list all handles of a namespace.
             refusals = [*(Told(it.ref, it.held) for it in found if it.held), *protected]
-            warnings.append(f"cannot check whether other Kustomizations or HelmReleases depend on it: {error}")
+            warnings.append(
+                f"cannot check whether other Kustomizations or HelmReleases depend on it: {error}; if some do, the"
+                " deletion is refused: retry as a user who may list them"
+            )
         return _foreseen(found, cloud, refusals, warnings)
 
 
@@ -84,7 +87,7 @@ def _warnings(found: list[TreeHandle]) -> Iterator[str]:
         yield f"{above} would create {root.ref} again: {ends}"
     for it in found:
         if it.obj.metadata.terminating:
-            yield f"{it.ref} is already being deleted"
+            yield f"{it.ref} is already being deleted; see what it waits for with `unwind why`"
 
 
 def _leaks(found: list[TreeHandle]) -> dict[ObjectRef, str]:
@@ -97,7 +100,9 @@ def _leaks(found: list[TreeHandle]) -> dict[ObjectRef, str]:
         else:
             leaks |= {entry.object: snapshots.why_kept(entry) for entry in it.there if entry.kept}
             foreign = it.snapshot.foreign if it.snapshot else ()
-            leaks |= dict.fromkeys(foreign, f"it is in the inventory of {it.ref}, but does not carry its labels")
+            leaks |= dict.fromkeys(
+                foreign, f"it is in the inventory of {it.ref}, but does not carry its labels, so it stays"
+            )
     return leaks
 
 

@@ -159,11 +159,14 @@ def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
         if owner.controller
     ]
     if target.metadata.deletion_timestamp:
-        warned.append(f"{target} is already being deleted")
+        warned.append(f"{target} is already being deleted; see what it waits for with `unwind why`")
     for item in seen.along:
         policy = builtin.effective_policy(item.metadata.annotations or {}).policy
         if isinstance(policy, Unknown) or policy is not DeletePolicy.MANAGE:
-            warned.append(f"the delete policy of {item} keeps it, but Kubernetes deletes it with its owner")
+            warned.append(
+                f"the delete policy of {item} keeps it, but Kubernetes deletes it with its owner; to keep it, remove"
+                " its ownerReferences first"
+            )
     releases = {
         name
         for item in seen.going
@@ -195,7 +198,7 @@ def _retained(cloud: CloudResources) -> list[Told]:
     return [
         Told(
             ObjectRef(version="v1", kind="PersistentVolume", name=volume.name),
-            f"the reclaim policy of the volume of {volume.claim} is not Delete",
+            f"the reclaim policy of the volume of {volume.claim} is not Delete, so it stays",
         )
         for volume in cloud.volumes
         if not volume.goes

@@ -124,7 +124,10 @@ async def forecast(
                 ref = item.entry.object
                 held[ref.uid] = await _held(member, ref, counting=ref.uid in cascading)
             except UnwindError as error:
-                warnings.append(f"cannot tell whether {item.entry.object} stays: {error}")
+                warnings.append(
+                    f"cannot list what {item.entry.object} contains, so the preview shows it as deleted: {error};"
+                    " retry, or look at its content with kubectl"
+                )
     made = with_containers(steps, first, held, cascading)
     return msgspec.structs.replace(made, warnings=tuple(warnings))
 
@@ -355,11 +358,11 @@ def out_of_bounds(blast: DeletionScope, *, home: str) -> list[Told]:
     ref = ref_to(target)
     why = ""
     if is_a(target, NAMESPACES) and ref.name in _SYSTEM:
-        why = "it is a system namespace of Kubernetes"
+        why = "it is a system namespace of Kubernetes, which is never deleted"
     elif is_a(target, NAMESPACES) and ref.name == home:
         why = "it is Unwind's own namespace; use `unwind uninstall`"
     elif ref.group == unwind.GROUP or (is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and _of_ours(ref.name)):
-        why = "it is one of Unwind's own records of deletions"
+        why = "it is one of Unwind's own records of deletions; use `unwind cancel`, or `unwind uninstall`"
     elif any(is_a(target, cluster) for cluster in (*CLUSTERS, *PROFILES)):
         why = f"a {ref.kind} must be deleted directly; its own controllers delete its dependents"
     found = [Told(ref, why)] if why else []

@@ -92,7 +92,7 @@ class ProtectionWebhook:
                 asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
             )
         except ValueError as error:
-            return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
+            return Response(admission.unreadable(asked, f"cannot decode the object: {error}; correct this field"))
         verdict = rules.by_itself(found.subject)
         if verdict is False:
             verdict = rules.with_contents(found.subject, self._known(found))
@@ -117,7 +117,7 @@ class ProtectionWebhook:
                 else object_fields.read_subject(asked.old_object, kind, version=version)
             )
         except ValueError as error:
-            return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
+            return Response(admission.unreadable(asked, f"cannot decode the object: {error}; correct this field"))
         refused = rules.refused_label(
             kind,
             new.subject.label,
@@ -144,7 +144,7 @@ class ProtectionWebhook:
             try:
                 defined = object_fields.definition(asked.old_object)
             except ValueError as error:
-                return Response(admission.unreadable(asked, f"cannot decode the CRD: {error}"))
+                return Response(admission.unreadable(asked, f"cannot decode the CRD: {error}; correct this field"))
             contents = await self._lookup.of_definition(defined, counting=counting, within=within)
         return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
 

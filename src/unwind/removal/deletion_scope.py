@@ -164,12 +164,14 @@ def divide(
         elif ruling.policy is not DeletePolicy.MANAGE:
             message = f"its policy is {ruling.policy.value}"
             staying[content.metadata.uid] = f"{message} (set by {ruling.by})"
-            kept[content.metadata.uid] = LedgerNote(reason=Reason.KEPT_BY_POLICY, message=message, by=ruling.by)
+            kept[content.metadata.uid] = LedgerNote(
+                reason=Reason.KEPT_BY_POLICY, message=f"{message}, so it is left in place", by=ruling.by
+            )
         elif owner := _deployed_by(content):
             staying[content.metadata.uid] = f"{owner} manages it and would deploy it again"
     # If the target itself stays, nothing is deleted.
     if why := staying.pop(target.metadata.uid, ""):
-        held[target.metadata.uid] = why, Reason.PROTECTED
+        held[target.metadata.uid] = f"{why}; change that first", Reason.PROTECTED
     for content in contents.descendants(first, list(staying)):
         if content.metadata.uid != target.metadata.uid:
             staying.setdefault(content.metadata.uid, "its owner stays")

@@ -62,12 +62,12 @@ async def until_empty(member: Member, ref: ObjectRef) -> None:
     changes = await member.watches.changes(NAMESPACES, namespace="", name=ref.name)
     found = await _read(member, ref, changes)
     if not only_waits_for_kubernetes(found):
-        raise Again(f"{ref} is not empty yet", until=changes, after=_LOOK_AGAIN)
+        raise Again(f"waiting until {ref} is empty", until=changes, after=_LOOK_AGAIN)
     changes.close()
     left = await _content(member, ref)
     if left:
         absences = await foreign_content.absences(member, left)
-        raise Again(f"{ref} still contains {first_names(left)}", until=absences, after=_LOOK_AGAIN)
+        raise Again(f"waiting until {ref} is empty: it contains {first_names(left)}", until=absences, after=_LOOK_AGAIN)
     await member.verify(within=RECENT)
 
 

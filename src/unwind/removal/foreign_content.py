@@ -263,7 +263,7 @@ class ForeignContent:
         if staying:
             message = foreign_message(staying)
             ctx.log.info("object kept", why=message)
-            return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
+            return Kept(Reason.FOREIGN_CONTENT, f"{message}; it is left in place with it", by="unwind")
         if held.going:
             await self._wait_for(ctx, held.going, looks)
         return await next(ctx, obj)

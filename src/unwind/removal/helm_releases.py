@@ -44,7 +44,7 @@ def keep_taken(owners: Collection[str]) -> Registration:
 
     def taken(obj: Object) -> Kept | None:
         by = taken_over_by(obj["metadata"].get("labels") or {}, annotated(obj), owners)
-        return Kept(Reason.NOT_OURS, f"taken over by {by}", by="unwind") if by else None
+        return Kept(Reason.NOT_OURS, f"taken over by {by}; it is left in place", by="unwind") if by else None
 
     return keep_link("keep-taken", taken, about="Keep objects that another profile has taken over.")
 

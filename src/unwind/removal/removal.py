@@ -20,6 +20,7 @@ from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import EXTERNAL_SCOPE, DeleterRegistry
+from unwind.errors import will_retry
 from unwind.inventory.inventories import Notes, items
 from unwind.kube.errors import UnreachableError
 from unwind.kube.workqueue import JITTER
@@ -296,7 +297,7 @@ class Removal:
             elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
                 self._nothing(item)
             elif await self._retry(self._member.ref, lambda item=item: self._survey.marked(item)):  # type: ignore[misc]
-                self._leave(item, Reason.NOT_OURS, f"{of} taken over by {taken[of]}", "unwind")
+                self._leave(item, Reason.NOT_OURS, f"{of} taken over by {taken[of]}, so it is left in place", "unwind")
             else:
                 staying.append(item)
         return staying
@@ -517,7 +518,7 @@ class Removal:
 
     async def _release(self, item: Item) -> None:
         await self._retry(item.entry.object, lambda: unmark(self._member, item, owner=self._owner))
-        self._leave(item, Reason.NOT_OURS, "it existed before and was released", "unwind")
+        self._leave(item, Reason.NOT_OURS, "it existed before and was released, so it is left in place", "unwind")
 
     # Results
 
@@ -571,7 +572,9 @@ class Removal:
 
     def _write_failed(self, chunk: str, error: Exception) -> None:
         self._troubled(error)
-        self._set_wait(self._chunk(chunk), Failed(str(error), Reason.FAILED, Severity.WARNING, Pace.FAST, error=error))
+        self._set_wait(
+            self._chunk(chunk), Failed(will_retry(error), Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
+        )
 
     def _settled(self, chunk: str) -> None:
         if self.progress.waits.pop(self._chunk(chunk), None):

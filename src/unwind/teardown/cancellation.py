@@ -189,7 +189,9 @@ def _done(done: Cancellation) -> str:
         named = _named(done.deleting, done.deleting_objects)
         told.append(f"{done.deleting} are being deleted, which cannot be undone{named}")
     if done.unknown:
-        told.append(f"{done.unknown} could not be read{_named(done.unknown, done.unknown_objects)}")
+        told.append(
+            f"{done.unknown} could not be read, look at them with kubectl{_named(done.unknown, done.unknown_objects)}"
+        )
     told.append(f"{done.kept} stay")
     return "; ".join((", ".join(told), *done.restored, *done.not_restored))
 

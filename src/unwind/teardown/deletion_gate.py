@@ -138,7 +138,7 @@ def closed(why: str, seconds: int = SOON) -> GateClosed:
 def of_teardown(uid: str, teardown: Teardown) -> Verdict:
     """Whether the cluster with this uid may be deleted, according to its Teardown."""
     if not uid or teardown.spec.target.uid != uid:
-        return closed(f"Teardown {teardown.metadata.name} belongs to another cluster")
+        return closed(f"Teardown {teardown.metadata.name} belongs to another cluster; Cluster API asks again")
     if teardown.finished:
         return GateOpen()
     if teardown.spec.plan is None:
@@ -170,7 +170,7 @@ def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] =
     `lost`: deleted owners that left objects on it, which are enforced or have an unknown deletion policy.
     """
     if not uid:
-        return closed("the request contains no Cluster uid")
+        return closed("the request contains no Cluster uid; Cluster API asks again")
     closing = [holder for holder in standing if holder.behaviour not in _NOT_CLOSING]
     unknown = [f"{holder.name} ({holder.behaviour})" for holder in closing if isinstance(holder.behaviour, Unknown)]
     enforced = [holder.name for holder in closing if not isinstance(holder.behaviour, Unknown)]

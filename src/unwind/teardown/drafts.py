@@ -214,10 +214,10 @@ def misunderstood(target: ClusterTarget) -> tuple[TeardownNotice, ...]:
     notices = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)
     if deadline is not None and isinstance(parsed := annotation_values.parse_duration(deadline), Unknown):
-        message = f"annotation {DEADLINE_ANNOTATION}: {parsed}, so no deadline applies"
+        message = f"annotation {DEADLINE_ANNOTATION}: {parsed}, so no deadline applies; correct it"
         notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     if isinstance(word, Unknown):
-        message = f"annotation {ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline"
+        message = f"annotation {ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline; correct it"
         notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     return tuple(notices)

@@ -131,10 +131,11 @@ _RULES = [
         f"'Teardown ' + object.metadata.name + ': names that begin with {names.REQUEST_PREFIX} are for cause"
         f" {Cause.REQUESTED.value}, and only for that'",
     ),
-    _rule("!variables.asks || !has(object.spec.plan)", "'only the manager writes spec.plan'"),
+    _rule("!variables.asks || !has(object.spec.plan)", "'only the manager writes spec.plan: leave it out'"),
     _rule(
         f"!variables.asks || {_BY.format('object')} == request.userInfo.username",
-        f"'spec.requestedBy is ' + {_BY.format('object')} + ', but the user is ' + request.userInfo.username",
+        f"'spec.requestedBy is ' + {_BY.format('object')} + ', but the user is ' + request.userInfo.username"
+        " + ': set it to this user'",
     ),
     _rule(
         f"!variables.asks || variables.drains || !({_AS_SUCH})",
@@ -144,12 +145,12 @@ _RULES = [
     _rule(
         f"!variables.asks || ({_ENTITLED})",
         f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
-        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.said + ')'",
+        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.said + '): ask an administrator for the right'",
     ),
     _rule(
         f"!variables.asks || !({_IS_HANDLE}) || ({_MAY_PATCH})",
         f"request.userInfo.username + ' may not patch ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
-        " + ', which an orderly deletion of it requires'",
+        " + ', which an orderly deletion of it requires: ask an administrator for the right'",
     ),
     _rule(
         f"!variables.asks || variables.volumes in ['', '{VolumePolicy.RETAIN}']"
@@ -163,14 +164,14 @@ _RULES = [
         f" || (!has(object.metadata.ownerReferences) && {_only(_LABELS)}"
         f" && {_only(_ANNOTATIONS, *_OF_REQUESTS)})",
         f"'a request must not have ownerReferences, nor labels or annotations {names.PREFIX}* other than"
-        f" {', '.join(_OF_REQUESTS)}'",
+        f" {', '.join(_OF_REQUESTS)}: remove them'",
     ),
     _rule(
         "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"
         " && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
         f" && {_same(_LABELS)} && {_same(_ANNOTATIONS, *_OF_CANCELLATIONS)} && {_SAME_FINALIZER})",
         "'only the manager changes the spec, the ownerReferences, and the labels, annotations and finalizers"
-        f" {names.PREFIX}* of a Teardown'",
+        f" {names.PREFIX}* of a Teardown: request another deletion with `unwind delete`'",
     ),
     _rule(
         # The manager records this text with its author, and decides nothing by it.

@@ -75,10 +75,16 @@ async def with_what_goes_along(
         warnings = []
         if takers:
             names = ", ".join(step.name for step in takers)
-            warnings.append(f"cannot list foreign content that is deleted with Namespaces and CRDs of {names}: {why}")
+            warnings.append(
+                f"cannot list foreign content that is deleted with Namespaces and CRDs of {names}: {why};"
+                " list it with kubectl"
+            )
         if sets:
             names = ", ".join(dict.fromkeys(item.step.name for item in sets))
-            warnings.append(f"cannot list the PersistentVolumeClaims that stay after StatefulSets of {names}: {why}")
+            warnings.append(
+                f"cannot list the PersistentVolumeClaims that stay after StatefulSets of {names}: {why};"
+                " list them with kubectl"
+            )
     made = msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings))
     return msgspec.structs.replace(drafted, plan=made)
 

@@ -29,7 +29,7 @@ from unwind.api.unwind import (
     Teardown,
     TeardownStatus,
 )
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, will_retry
 from unwind.inventory.inventories import ledgered
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
@@ -206,7 +206,7 @@ class RequestController(Controller[Key]):
         try:
             done = await self._source(now).cancel(self._clock.now())
         except UnwindError as error:
-            await self._hold(now, f"cannot cancel yet: {error}", reason=Reason.RESTORING)
+            await self._hold(now, f"cannot cancel yet: {will_retry(error)}", reason=Reason.RESTORING)
             return _REQUEUE
         done = cancellation.with_reason(done, now.metadata.annotations)
         message = f"cancelled: {cancellation.message(done)}"
@@ -288,7 +288,7 @@ class RequestController(Controller[Key]):
             )
             return None
         except UnwindError as error:
-            await self._hold(teardown, str(error))
+            await self._hold(teardown, will_retry(error))
             return _REQUEUE
 
     def _source(self, teardown: Teardown) -> RequestSource:

@@ -311,7 +311,11 @@ class TeardownRunner:
             return self._release.reason, self._release.message, self._release.by
         if self._phase is Phase.MOVED:
             return Reason.MOVED, "the cluster was moved to another management cluster", "clusterctl move"
-        return Reason.TARGET_GONE, "the target was gone before the removal was verified", "unwind"
+        return (
+            Reason.TARGET_GONE,
+            "the target was gone before the removal was verified; delete it if it still exists",
+            "unwind",
+        )
 
     def _going(self, step: Step) -> set[str]:
         """The owners whose objects are removed at the same time as a step's: the step may wait for them.

@@ -345,7 +345,11 @@ class WithdrawalRecords(Controller[str]):
             if may_forget(self._archive, before):
                 await self._delete(before)
             else:
-                log.warning("removal not recorded", target=str(subject.owner), why="the record before is not archived")
+                log.warning(
+                    "removal not recorded",
+                    target=str(subject.owner),
+                    why="the record before is not archived; the removal goes on without a record",
+                )
 
     async def _delete(self, record: Teardown) -> None:
         with suppress(NotFoundError):  # already deleted

@@ -160,7 +160,7 @@ async def test_a_namespace_with_somebodys_object_in_it_stays_and_names_it(scene:
     assert await exists(scene, CONFIG_MAPS, "theirs", room)
     ledger = (await scene.account())["namespace"].ledger
     assert ledger
-    assert ledger.message == f"it has foreign content: ConfigMap {room}/theirs"
+    assert ledger.message == f"it has foreign content: ConfigMap {room}/theirs; it is left in place with it"
 
 
 async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: RemovalScene, room: str) -> None:
@@ -174,7 +174,7 @@ async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: Re
     assert await exists(scene, gadgets, "theirs", room)
     ledger = (await scene.account())["definition"].ledger
     assert ledger
-    assert ledger.message == f"it has foreign content: Gadget {room}/theirs"
+    assert ledger.message == f"it has foreign content: Gadget {room}/theirs; it is left in place with it"
 
 
 async def test_take_along_takes_foreign_content_along(scene: RemovalScene, room: str) -> None:
@@ -370,7 +370,7 @@ async def test_the_lock_of_a_removed_operator_holds_no_namespace_and_another_loc
     await scene.remove()
     ledger = (await scene.account())["namespace"].ledger
     assert ledger
-    assert ledger.message == f"it has foreign content: Lease {room}/their-lock"
+    assert ledger.message == f"it has foreign content: Lease {room}/their-lock; it is left in place with it"
 
 
 async def test_a_chunk_is_discarded_only_by_its_uid(scene: RemovalScene, room: str) -> None:

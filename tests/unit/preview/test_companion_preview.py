@@ -112,7 +112,7 @@ def test_helm_releases_that_no_policy_mentions_are_one_warning() -> None:
     ]
     shown, warning = companion_preview._shown(SourceKind.HELM, releases, Words(None))
     assert shown == []
-    assert warning.endswith("would not be removed: apps/r0, apps/r1, apps/r2, apps/r3, apps/r4 and 2 more")
+    assert "would not be removed: apps/r0, apps/r1, apps/r2, apps/r3, apps/r4 and 2 more; to remove them" in warning
     assert companion_preview._shown(SourceKind.HELM, releases, Words(Effort.TRY)) == (releases, "")
 
 

@@ -51,7 +51,8 @@ def test_it_counts_what_became_of_each_object() -> None:
     assert (done.removed_objects, done.deleting_objects) == ((ref("a"),), (ref("b"),))
     assert message(done) == (
         "1 of 5 objects are gone (ConfigMap shop/a), 1 are being deleted, which cannot be undone (ConfigMap shop/b),"
-        " 1 could not be read (ConfigMap shop/e), 2 stay; Deployment shop/web has 3 replicas again"
+        " 1 could not be read, look at them with kubectl (ConfigMap shop/e), 2 stay;"
+        " Deployment shop/web has 3 replicas again"
     )
 
 
