@@ -27,7 +27,7 @@ def read_archive(directory: Path, **live: object) -> list[ArchivedTeardown]:
     """All documents. A file that is none is reported and skipped. `live`: options that need a cluster."""
     for option, value in live.items():
         if value:
-            raise UsageError(f"--{option} cannot be used with --archive")
+            raise UsageError(f"--{option} cannot be used with --archive", remedy="omit one of them")
     found: list[ArchivedTeardown] = []
     for item in ArchiveDirectory(directory).documents():
         if isinstance(item, SkippedFile):

@@ -108,7 +108,9 @@ async def cancel(
     if output == "json":
         console.show_json(msgspec.to_builtins(result))
     if not result.kept:
-        raise UnwindError(f"too late to keep {last.spec.title}: {result.message}")
+        raise UnwindError(
+            f"too late to keep {last.spec.title}: {result.message}", remedy="see `unwind ledger` for what is left"
+        )
     if output == "table":
         console.announce(f"deletion of {last.spec.title} cancelled: {result.message}")
 
@@ -168,7 +170,7 @@ async def _record_reason(client: Client, teardown: Teardown, reason: str) -> str
         pass  # another client was faster
     except UnwindError as error:
         # Stopping the deletion is more important than its record.
-        return f"the reason is not recorded: {error}"
+        return f"the reason is not recorded: {error}; the deletion is cancelled without it"
     return ""
 
 

@@ -44,7 +44,7 @@ def refuse(seen: Foreseen, max_objects: int | None, *, aim: str = "delete") -> N
     if refusals := (*seen.refusals, *seen.blocked):
         told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in refusals[:_SHOWN])
         more = f"; and {len(refusals) - _SHOWN} more" if len(refusals) > _SHOWN else ""
-        raise UnwindError(f"cannot {aim} {seen.title}: {told}{more}")
+        raise UnwindError(f"cannot {aim} {seen.title}: {told}{more}", remedy="nothing was changed; see `unwind plan`")
     going = plan.total(seen)
     if max_objects is not None and going > max_objects:
         raise UnwindError(
@@ -67,7 +67,10 @@ async def left_behind(client: Client, home: str, teardown: Teardown) -> tuple[Le
     try:
         chunks = await Inventories(client, namespace=home).owned(step.object.uid for step in steps)
     except ForbiddenError as error:
-        console.announce(f"cannot read the ledger of {teardown.status.left} objects left behind: {error}")
+        console.announce(
+            f"cannot read the ledger of {teardown.status.left} objects left behind: {error}; see `unwind ledger` as a"
+            " user who may list Inventories"
+        )
         return ()
     return tuple(left for chunk in chunks for left in of_inventory(chunk))
 

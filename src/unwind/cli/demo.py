@@ -38,12 +38,12 @@ async def demo(
     """
     if kubeconfig is None and context is None and not clean_up:
         if yes:
-            raise UsageError("--yes requires --kubeconfig or --context")
+            raise UsageError("--yes requires --kubeconfig or --context", remedy="omit --yes, or name a cluster")
         with BuildProgress() as progress:
             await story.tell(console.out, progress, ask=_is_interactive(no_input), keep=keep)
         return
     if keep:
-        raise UsageError("--keep cannot be used with an existing cluster")
+        raise UsageError("--keep cannot be used with an existing cluster", remedy="omit --keep")
     # A closed terminal ends the demo like Ctrl-C, so that nothing stays on the cluster.
     signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
     connection = kubeconfigs.load(kubeconfig, context=context)

@@ -114,7 +114,7 @@ async def _gates(kubeconfig: Path | None, context: str | None, namespace: str) -
         async with asyncio.timeout(_WITHIN), Client(connection, user_agent="unwind-hooks") as client:
             return await read_gates(client, namespace=namespace), ""
     except TimeoutError:
-        return [], f"no answer within {_WITHIN:.0f}s"
+        return [], f"no answer within {_WITHIN:.0f}s; check the connection to the API server, and retry"
     except UnwindError as error:
         return [], str(error)
 

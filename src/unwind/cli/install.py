@@ -96,7 +96,7 @@ async def install(
     Refuses if another controller for the same kinds is running. Does not change objects that another system installed.
     """
     if image and url:
-        raise UsageError("--image and --url cannot be used together")
+        raise UsageError("--image and --url cannot be used together", remedy="use one of them")
     chosen = None if features is None else parse(features)
     setting = Setting(
         namespace=namespace,

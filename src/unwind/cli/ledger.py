@@ -231,7 +231,10 @@ async def inventories(
                     inventory = msgspec.json.decode(item, type=Inventory)
                 except msgspec.ValidationError as error:
                     where = decoding.stamp_of(item).key
-                    unreadable(f"cannot read Inventory {where}, its entries are not shown: {error}")
+                    unreadable(
+                        f"cannot read Inventory {where}, its entries are not shown: {error}; look at it with"
+                        " `kubectl get inventories -A`"
+                    )
                     continue
                 yield inventory
 

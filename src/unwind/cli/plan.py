@@ -162,7 +162,10 @@ def check_leaks(seen: Foreseen) -> None:
     if seen.leaks:
         first = seen.leaks[0]
         more = f" and {len(seen.leaks) - 1} more" if len(seen.leaks) > 1 else ""
-        raise WouldLeakError(f"something would be left behind, or is not known: {first.object}: {first.why}{more}")
+        raise WouldLeakError(
+            f"something would be left behind, or is not known: {first.object}: {first.why}{more}",
+            remedy="see the rest with `unwind plan`, and delete it yourself if it is not needed",
+        )
 
 
 def show_preview(seen: Foreseen, output: Form) -> None:

@@ -47,14 +47,17 @@ def read_policy(file: Path) -> TeardownPolicy:
     try:
         document: Any = safe_yaml.load(file.read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"cannot read {file}: {error}") from error
+        raise UsageError(f"cannot read {file}: {error}", remedy="name a readable YAML file") from error
     kind = (TEARDOWN_POLICIES.api_version, TEARDOWN_POLICIES.kind)
     if not isinstance(document, dict) or (document.get("apiVersion"), document.get("kind")) != kind:
-        raise UsageError(f"cannot read {file}: it does not contain exactly one {kind[1]} of {kind[0]}")
+        raise UsageError(
+            f"cannot read {file}: it does not contain exactly one {kind[1]} of {kind[0]}",
+            remedy="write one policy into the file",
+        )
     try:
         policy = msgspec.convert(document, TeardownPolicy)
     except msgspec.ValidationError as error:
-        raise UsageError(f"cannot read {file}: {error}") from error
+        raise UsageError(f"cannot read {file}: {error}", remedy="correct this field") from error
     if not policy.metadata.name:
         raise UsageError(f"cannot read {file}: metadata.name is missing", remedy="add it")
     return policy

@@ -107,7 +107,7 @@ def _check(cluster: str | None, *, watch: bool, timeline: bool, output: Form) ->
     if timeline and cluster is None:
         raise UsageError("--timeline needs CLUSTER", remedy="list teardowns with `unwind status`")
     if timeline and watch:
-        raise UsageError("--timeline cannot be used with --watch")
+        raise UsageError("--timeline cannot be used with --watch", remedy="use one of them")
     if output == "svg" and not timeline:
         raise UsageError("-o svg needs --timeline", remedy="`unwind plan -o svg` draws the waves of a deletion")
 

@@ -301,7 +301,10 @@ async def _until_policies_in_effect(client: Client, warn: Callable[[str], None])
         )
     except ApiError as error:
         if VALIDATING_ADMISSION_POLICIES.kind not in str(error):
-            warn(f"cannot see whether the admission policies are in effect: {error}")
+            warn(
+                f"cannot see whether the admission policies are in effect: {error}; wait a minute before you rely on"
+                " them"
+            )
 
 
 def established(crd: Object) -> bool:

@@ -51,7 +51,7 @@ async def release_on_members(client: Client, announce: Callable[[str], None]) ->
             except UnwindError as error:
                 failed.append(
                     f"finalizer {names.Finalizer.HANDLE} of Kustomizations and HelmReleases on {teardown.spec.target}:"
-                    f" {error}"
+                    f" {error}; remove it there with `kubectl edit`"
                 )
     return released, failed
 

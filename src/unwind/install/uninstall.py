@@ -197,7 +197,7 @@ async def uninstall(
         if not await _release(client, resource, metadata):
             kept.append(
                 f"annotation {names.PAUSED_ANNOTATION} of {resource.kind} {_title(metadata)}: it is being deleted, and"
-                " what must be removed from it first is not known"
+                " what must be removed from it first is not known; remove the annotation to let Cluster API delete it"
             )
         announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
     # Policies go before the kinds and the namespace that they guard.
@@ -208,7 +208,9 @@ async def uninstall(
     for crd in seen.crds:
         left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
         if left.objects and not delete_crds:
-            kept.append(f"CustomResourceDefinition {crd.name}: it has {_objects(left.objects)}")
+            kept.append(
+                f"CustomResourceDefinition {crd.name}: it has {_objects(left.objects)}; --delete-crds deletes both"
+            )
             continue
         found = {"metadata": {"name": crd.name, "uid": crd.uid}}
         if refusal := await _refused(client, CUSTOM_RESOURCE_DEFINITIONS, found, setting):

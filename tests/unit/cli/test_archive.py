@@ -68,7 +68,7 @@ def test_a_missing_archive_and_options_of_a_cluster_are_errors(command: str, arc
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr.startswith(f"unwind: cannot read the archive {tmp_path}/missing: No such file or directory; ")
     told = run(command, "--archive", archive, "--context", "prod")
-    assert (told.returncode, told.stderr) == (2, "unwind: --context cannot be used with --archive\n")
+    assert (told.returncode, told.stderr) == (2, "unwind: --context cannot be used with --archive; omit one of them\n")
 
 
 def test_nothing_found_is_told_as_for_a_cluster(archive: str, tmp_path: Path) -> None:
