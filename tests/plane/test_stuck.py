@@ -215,7 +215,8 @@ async def test_a_kind_that_the_user_may_not_list_is_named(here: Plane, asker: As
         report = await found(client, members=True)
     assert only(report, uid).state is AnswerState.HELD
     [forbidden] = report.unlisted
-    assert forbidden.message == "you are not allowed to list them"
+    what = "you are not allowed to list them; ask an administrator for the right, or use another user"
+    assert forbidden.message == what
     assert {"secrets", "deployments.apps"} <= set(forbidden.kinds)
     assert "configmaps" not in forbidden.kinds
     assert any("sveltosclusters" in note for note in report.notes)

@@ -195,11 +195,13 @@ def teardown_findings(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> l
         message = f"{more} more blockers; list them with `kubectl describe teardown {it.metadata.name}`"
         found.append(Finding(reason=Reason.DELETING, message=message, actor="unwind"))
     if it.spec.plan is None:
-        said = meta.find(it.status.conditions, ConditionType.UNKNOWN_VALUE) or meta.find(
-            it.status.conditions, ConditionType.PLANNED
-        )
+        unknown = meta.find(it.status.conditions, ConditionType.UNKNOWN_VALUE)
+        said = unknown or meta.find(it.status.conditions, ConditionType.PLANNED)
         message = f"its plan is not computed yet{f': {cut(said.message)}' if said and said.message else ''}"
-        found.append(Finding(reason=Reason.UNKNOWN_VALUE, message=message, actor="the author of that value"))
+        actor = "the author of that value"
+        if not unknown:
+            actor, message = "unwind", f"{message}; the manager computes it, see its log if this lasts"
+        found.append(Finding(reason=Reason.UNKNOWN_VALUE, message=message, actor=actor))
     if not found:
         progress = f"wave {it.status.wave}, {it.status.removed} objects removed" if it.status.wave else "starting"
         found.append(Finding(reason=Reason.DELETING, message=f"in progress: {progress}", actor="unwind"))

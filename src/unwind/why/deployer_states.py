@@ -104,7 +104,8 @@ def _of_annotations(obj: Mapping[str, Any], metadata: Mapping[str, Any], spec: M
         namespace = annotations.get("meta.helm.sh/release-namespace") or metadata.get("namespace") or ""
         yield f"it belongs to Helm release {namespace}/{release}"
     if obj.get("type") == _RELEASE_TYPE and (unfinished := _UNFINISHED.get(str(labels.get("status")))):
-        yield f"Helm release {labels.get('name')} is {labels.get('status')}: {unfinished}"
+        name = labels.get("name")
+        yield f"Helm release {name} is {labels.get('status')}: {unfinished}; see `helm history {name}`"
     if hostname := annotations.get(_EXTERNAL_DNS):
         yield (
             f"ExternalDNS removes the records of {hostname} after this object is gone, if its policy is sync; "

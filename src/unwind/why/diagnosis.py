@@ -160,7 +160,10 @@ class _Walk:
             if told and finding.reason == Reason.NO_RIGHT:
                 # This user is not the one who will delete it, so missing permissions say nothing about the actual
                 # client.
-                message = "its deletion was not requested yet; you are not allowed to check whether it would be denied"
+                message = (
+                    "its deletion was not requested yet; you are not allowed to check whether it would be denied; use"
+                    " another user"
+                )
                 return AnswerState.NOT_KNOWN, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
             return (AnswerState.NOT_KNOWN if refusals.unknowable(refusal) else AnswerState.REFUSED), [finding]
         # On a member without admission policies only the label says that Unwind does not delete it.

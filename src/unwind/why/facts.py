@@ -86,6 +86,8 @@ def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[st
 # An object and its surroundings, as read for one diagnosis (values only).
 
 _TOLD = 600
+NOT_ALLOWED = "you are not allowed to list them"
+GET_THE_RIGHT = "ask an administrator for the right, or use another user"
 
 
 class ObjectReport(msgspec.Struct, frozen=True, kw_only=True):

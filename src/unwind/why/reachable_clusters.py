@@ -53,7 +53,7 @@ class ReachableCluster:
 
     def unseen(self, what: str, error: UnwindError) -> None:
         """Note that something could not be read, so the answer may be incomplete."""
-        note = f"cannot read {what}: {error}"
+        note = f"cannot read {what}: {error}" + ("" if error.remedy else "; the answer may miss a cause, retry")
         if note not in self.notes:
             self.notes.append(note)
 

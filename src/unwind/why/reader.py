@@ -357,7 +357,7 @@ class _Gathering:
         asked = [kind for kind in kinds if f"{kind.version}.{kind.group}" not in silent]
         await gather_limited((look(resource) for resource in asked), limit=_AT_ONCE)
         if forbidden:
-            self._place.unseen(", ".join(sorted(forbidden)), UnwindError("you are not allowed to list them"))
+            self._place.unseen(", ".join(sorted(forbidden)), UnwindError(facts.NOT_ALLOWED, remedy=facts.GET_THE_RIGHT))
         return found, sorted(unlisted, key=lambda one: one.kind)
 
 

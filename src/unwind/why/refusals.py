@@ -132,7 +132,8 @@ def _silent(name: str, error: str, webhook: Webhook | None, kubectl: Kubectl) ->
     if webhook is None:
         return Finding(
             reason=Reason.WEBHOOK_SILENT,
-            message=f"the webhook {name} must be called but does not answer: {cut(error)}",
+            message=f"the webhook {name} must be called but does not answer: {cut(error)}; find it with"
+            " `kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`",
             actor=f"the owner of the webhook {name} (its configuration could not be read)",
         )
     path = f"/webhooks/{webhook.place}"
@@ -171,7 +172,7 @@ def _cannot_be_asked(name: str, webhook: Webhook | None, kubectl: Kubectl) -> Fi
     return Finding(
         reason=Reason.HELD,
         message=f"the webhook {name} does not support dry run, so its decision is unknown until the actual deletion",
-        actor="nobody: only the actual DELETE shows what the webhook decides",
+        actor="the webhook: only the actual DELETE shows what it decides",
         remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
     )
 

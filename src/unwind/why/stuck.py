@@ -152,7 +152,9 @@ class _Search:
 
     def report(self) -> StuckReport:
         forbidden = [
-            UnlistedKinds(cluster=cluster, kinds=tuple(sorted(kinds)), message="you are not allowed to list them")
+            UnlistedKinds(
+                cluster=cluster, kinds=tuple(sorted(kinds)), message=f"{facts.NOT_ALLOWED}; {facts.GET_THE_RIGHT}"
+            )
             for cluster, kinds in self._forbidden.items()
         ]
         return StuckReport(
@@ -165,11 +167,11 @@ class _Search:
         )
 
     async def look_at_member(self, home: ReachableCluster, target: ClusterTarget) -> None:
-        said = f"no answer within {_FIRST_ANSWER:.0f}s"
+        said = f"no answer within {_FIRST_ANSWER:.0f}s; check the connection to it, and retry"
         try:
             async with asyncio.timeout(_FIRST_ANSWER) as limit, home.reached(target) as place:
                 limit.reschedule(asyncio.get_running_loop().time() + _ANSWER)
-                said = f"not everything was read within {_ANSWER:.0f}s"
+                said = f"not everything was read within {_ANSWER:.0f}s; retry with --cluster"
                 # Two objects can represent the same cluster, such as one of Cluster API and one of Karmada.
                 if place.client.cluster not in self.looked:
                     self.looked.add(place.client.cluster)
@@ -184,7 +186,7 @@ class _Search:
         silent = await place.discovery.silent()
         self._clusters += 1
         if silent:
-            self._cannot_list(place, *silent, message="the API does not answer")
+            self._cannot_list(place, *silent, message="the API does not answer; see `kubectl get apiservices`")
         asked = [kind for kind in kinds if f"{kind.version}.{kind.group}" not in silent]
         found: dict[str, Thing] = {}
         await gather_limited((self._list(place, kind, found) for kind in asked), limit=_KINDS)
@@ -207,7 +209,9 @@ class _Search:
             if error.code == 403:
                 self._forbidden.setdefault(place.name, []).append(_name(resource))
             elif error.code not in (404, 405):  # its CRD was just deleted, or it cannot be listed
-                self._cannot_list(place, _name(resource), message=error.status.message)
+                self._cannot_list(
+                    place, _name(resource), message=f"{error.status.message}; retry, or see the log of its server"
+                )
         except (UnreadableError, msgspec.DecodeError) as error:
             self._cannot_list(place, _name(resource), message=str(error))
 
@@ -239,7 +243,9 @@ class _Search:
             self._found.pop(key, None)  # it disappeared meanwhile
             return
         except Exception as error:  # noqa: BLE001 - one object that cannot be examined must not hide all others
-            self._found[key] = msgspec.structs.replace(row, why=f"cannot be examined: {facts.cut(str(error))}")
+            self._found[key] = msgspec.structs.replace(
+                row, why=f"cannot be examined: {facts.cut(str(error))}; retry with `{_question(place, thing)}`"
+            )
             return
         if answer.object.uid != thing.uid or answer.since is None:
             self._found.pop(key, None)  # another object has its name by now

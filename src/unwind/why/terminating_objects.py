@@ -117,7 +117,8 @@ def conversion(unlisted: Unlisted, kubectl: Kubectl) -> Finding:
     if definition is None or not unlisted.converts:
         return Finding(
             reason=Reason.API_NOT_SERVED,
-            message=f"cannot list {unlisted.kind} objects: {cut(unlisted.error)}",
+            message=f"cannot list {unlisted.kind} objects: {cut(unlisted.error)}; retry; if it lasts, see the log of"
+            " the server of this API",
             actor="the owner of that API",
         )
     off = kubectl.merge(definition, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
