@@ -90,7 +90,8 @@ def _records(setting: Setting) -> list[Object]:
         "validations": [
             {
                 "expression": f"{BY_MANAGER} || ({_CLEARED})",
-                "messageExpression": f"{_CALLED} + ' can be written by Unwind only'",
+                "messageExpression": f"{_CALLED} + ' can be written by Unwind only. Leave it as it is; to remove"
+                " Unwind, use `unwind uninstall`'",
                 "reason": "Forbidden",
             },
             {
@@ -137,7 +138,7 @@ def _kinds(setting: Setting) -> list[Object]:
             },
             {
                 "expression": BY_MANAGER,
-                "messageExpression": f"{_OLD} + ' can be changed by Unwind only'",
+                "messageExpression": f"{_OLD} + ' can be changed by Unwind only. Use `unwind install` to update it'",
                 "reason": "Forbidden",
             },
             {

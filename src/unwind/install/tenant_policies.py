@@ -78,7 +78,8 @@ def _may_read(kind: str, plural: str) -> Object:
         "messageExpression": f"{_USER} + ' may not get the {plural} that the profile references'"
         f" + (variables.{kind}OnePlace && variables.{kind}Namespace != ''"
         f" ? ' in namespace ' + variables.{kind}Namespace"
-        " : '; references without a namespace, or to several namespaces, require this right in all namespaces')",
+        " : '; references without a namespace, or to several namespaces, require this right in all namespaces')"
+        " + '; ask an administrator for the right'",
         "reason": "Forbidden",
     }
 
@@ -113,7 +114,8 @@ def _sources(setting: Setting) -> list[Object]:
             {
                 "expression": f"!{local} || {deploy_local}",
                 "messageExpression": f"{_USER} + ' may not deploy to the management cluster: deploymentType Local"
-                f" requires the verb {DEPLOY_LOCAL} on {sveltos.CLUSTER_PROFILES.plural}.{sveltos.CONFIG_GROUP}'",
+                f" requires the verb {DEPLOY_LOCAL} on {sveltos.CLUSTER_PROFILES.plural}.{sveltos.CONFIG_GROUP}; ask an"
+                " administrator for the right'",
                 "reason": "Forbidden",
             },
         ],
@@ -166,7 +168,7 @@ def _credentials(setting: Setting) -> list[Object]:
                 "expression": "variables.secret == '' || authorizer.group('').resource('secrets')"
                 ".namespace(variables.place).name(variables.secret).check('get').allowed()",
                 "messageExpression": f"{_USER} + ' may not get Secret ' + variables.place + '/' + variables.secret"
-                " + ', which has the credentials of the cluster'",
+                " + ', which has the credentials of the cluster; ask an administrator for the right'",
                 "reason": "Forbidden",
             }
         ],
