@@ -248,7 +248,7 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
         elif one.metadata.terminating:
             told.append(f"{need} is being removed from this cluster: make it select the cluster again")
         elif not provisioned(one) and one.metadata.uid not in landed:
-            told.append(f"{need} is not Provisioned")
+            told.append(f"{need} is not Provisioned: see its ClusterSummary")
     return told
 
 

@@ -91,7 +91,7 @@ def _application(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> Iter
     if waiting and _ARGO_APPROVED not in annotations:
         yield f"{len(waiting)} of its resources need confirmation: set annotation {_ARGO_APPROVED} to the current time"
     if _mapping(status.get("operationState")).get("phase") == "Running":
-        yield "a sync operation is running"
+        yield "a sync operation is running; wait until it ends"
 
 
 def _of_annotations(obj: Mapping[str, Any], metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:

@@ -171,7 +171,8 @@ def _denied(name: str, why: str, webhook: Webhook | None, kubectl: Kubectl) -> F
 def _cannot_be_asked(name: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:
     return Finding(
         reason=Reason.HELD,
-        message=f"the webhook {name} does not support dry run, so its decision is unknown until the actual deletion",
+        message=f"the webhook {name} does not support dry run, so its decision is unknown until the actual deletion;"
+        " delete it to see",
         actor="the webhook: only the actual DELETE shows what it decides",
         remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
     )

@@ -177,7 +177,7 @@ async def test_a_failed_deletion_is_retried_with_backoff_and_the_finalizer_stays
         ref = await buckets.claimed("unlucky")
         await buckets.delete(ref)
         said = await buckets.until_said("unlucky", "ConnectionResetError")
-        assert (said["severity"], said["message"]) == ("Warning", "the line is dead")
+        assert (said["severity"], said["message"]) == ("Warning", "the line is dead; will retry")
         await eventually(lambda: any(0.7 < item < 1.3 for item in clock.waiting))
         clock.advance(2)
         said = await buckets.until_said("unlucky", "Busy")

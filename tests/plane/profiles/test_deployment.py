@@ -71,8 +71,9 @@ async def test_a_dependent_profile_is_deployed_after_its_dependencies_and_report
     await scene.profile("middle", "middle", dependsOn=scene.needs("base"))
     async with running(scene.client, scene.namespace):
         absent = f"ClusterProfile {scene.called('base')} is not on this cluster"
+        late = f"ClusterProfile {scene.called('middle')} is not Provisioned"
         waits = {
-            "top": f"waiting for dependencies: ClusterProfile {scene.called('middle')} is not Provisioned",
+            "top": f"waiting for dependencies: {late}: see its ClusterSummary",
             "middle": f"waiting for dependencies: {absent}: check that it exists and selects the cluster",
         }
         for name, told in waits.items():
