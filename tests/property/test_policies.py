@@ -138,8 +138,6 @@ def drafts_of(needs: dict[str, set[str]]) -> list[Draft]:
             kind=step.partition("/")[0],
             declared=step,
             depends_on=tuple(sorted(needs.get(step, ()))),
-            source=step.partition("/")[0],
-            ordered=bool(needs.get(step)),
             effort=Effort.ENFORCE,
         )
         for step in STEPS
@@ -173,6 +171,18 @@ def test_steps_of_an_earlier_group_are_removed_before_those_of_a_later_one_also_
 def test_no_policy_ever_breaks_the_order_of_a_deployer(found: list[TeardownPolicy], needs: dict[str, set[str]]) -> None:
     waves = wave_of(found, needs)
     assert all(waves[step] < waves[need] for step, those in needs.items() for need in those)
+
+
+@given(st.permutations(STEPS[:6]), own_orders)
+def test_order_applies_to_every_pair_of_steps_that_no_deployer_orders_unless_the_plan_names_them(
+    order: list[str], needs: dict[str, set[str]]
+) -> None:
+    groups = [[step] for step in order[:3]]
+    made = plan(drafts_of(needs), [groups])
+    waves = {step.name: step.wave for step in made.steps}
+    named = {name.strip() for it in made.warnings for name in it.replace(";", ",").replace(":", ",").split(",")}
+    for step, later in order_dependencies([groups], STEPS).items():
+        assert all(waves[step] < waves[other] or {step, other} <= named for other in later)
 
 
 @given(some, own_orders, st.randoms())

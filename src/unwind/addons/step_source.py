@@ -315,8 +315,6 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
             namespace=profile.namespace,
             declared=profile.name,
             depends_on=summary.spec.cluster_profile_spec.depends_on,
-            source=SourceKind.PROFILE.value,
-            ordered=bool(summary.spec.cluster_profile_spec.depends_on),
             effort=planned_effort(summary),
         ),
         said=said_of(summary),

@@ -44,8 +44,6 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[HandleEntry, ...] = ()
     depends_on: tuple[str, ...] = ()
     """Names of the steps that it depends on. They are removed after it."""
-    ordered: bool = False
-    """Whether the deployer itself knows an order for it: then the order of a policy does not apply."""
     terminating: bool = False
     on_member: bool = False
     """Whether the handle itself is on the member, and not on the management cluster."""

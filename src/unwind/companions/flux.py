@@ -357,7 +357,6 @@ def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> 
         if itself
         else item.entries,
         depends_on=tuple(needs),
-        ordered=bool(needs),
         terminating=item.obj.metadata.terminating,
         on_member=item.on_member,
         stays=_ITSELF if itself else "",

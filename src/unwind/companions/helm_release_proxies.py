@@ -110,14 +110,13 @@ class HelmReleaseProxies:
         await gather_limited((one(proxy) for proxy in proxies), limit=_AT_ONCE)
         return sorted(handles, key=lambda handle: handle.step)
 
-    async def _handle(self, member: Member, proxy: HelmReleaseProxy, needs: tuple[str, ...] | None) -> Handle:
+    async def _handle(self, member: Member, proxy: HelmReleaseProxy, needs: tuple[str, ...]) -> Handle:
         loaded = await self._load(member, proxy)
         return Handle(
             ref=ref_of(HELM_RELEASE_PROXIES, proxy.metadata),
             source=self.source,
             entries=await _entries(member, proxy, loaded),
-            depends_on=needs or (),
-            ordered=needs is not None,
+            depends_on=needs,
             # CAAPH is often used for the network and the cloud controller of a cluster.
             last=bool(loaded and loaded.cluster_role),
             terminating=proxy.metadata.terminating,

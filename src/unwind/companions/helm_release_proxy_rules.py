@@ -52,8 +52,8 @@ def step_of(proxy: HelmReleaseProxy) -> str:
 
 def dependencies(
     proxies: Iterable[HelmReleaseProxy], charts: Mapping[tuple[str, str], HelmChartProxy]
-) -> dict[str, tuple[str, ...] | None]:
-    """The steps that the step of each proxy depends on, by the uid of the proxy; None if it has no order of its own.
+) -> dict[str, tuple[str, ...]]:
+    """The steps that the step of each proxy depends on, by the uid of the proxy.
 
     `charts`: the HelmChartProxies by namespace and name. Their annotation `unwind.dev/depends-on` names other
     HelmChartProxies in the same namespace. A name that is not on this cluster is no dependency.
@@ -63,14 +63,11 @@ def dependencies(
     for proxy in proxies:
         if name := proxy.metadata.labels.get(HELM_CHART_PROXY_LABEL):
             steps.setdefault((proxy.metadata.namespace, name), []).append(step_of(proxy))
-    found: dict[str, tuple[str, ...] | None] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for proxy in proxies:
         namespace = proxy.metadata.namespace
         chart = charts.get((namespace, proxy.metadata.labels.get(HELM_CHART_PROXY_LABEL, "")))
-        words = chart.metadata.annotations.get(DEPENDS_ON_ANNOTATION) if chart else None
-        if words is None:
-            found[proxy.metadata.uid] = None
-            continue
+        words = chart.metadata.annotations.get(DEPENDS_ON_ANNOTATION, "") if chart else ""
         names = [word.strip() for word in words.split(",") if word.strip()]
         needed = [step for name in names for step in steps.get((namespace, name), ())]
         found[proxy.metadata.uid] = tuple(dict.fromkeys(step for step in needed if step != step_of(proxy)))

@@ -152,7 +152,6 @@ async def handle_of(member: Member, loaded: LoadedRelease, ref: ObjectRef) -> Ha
         entries=entries,
         objects=len(entries),
         depends_on=depends_on,
-        ordered=bool(depends_on),
         last=bool(loaded.cluster_role),
         exactly=loaded.cluster_role,
     )

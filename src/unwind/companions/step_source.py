@@ -178,11 +178,7 @@ def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | N
     else:
         effort, effort_from = decision.effort, ", ".join(f"{_POLICY}{name}" for name in decision.policies)
     draft = draft_of(handle, effort, objects=(handle.objects or 0) if objects is None else objects)
-    return SourceStep(
-        draft=msgspec.structs.replace(
-            draft, source=handle.source.value, ordered=handle.ordered, last=handle.last, effort_from=effort_from
-        )
-    )
+    return SourceStep(draft=msgspec.structs.replace(draft, last=handle.last, effort_from=effort_from))
 
 
 def draft_of(handle: Handle, effort: Effort, *, objects: int) -> Draft:

@@ -114,7 +114,7 @@ def _handle(
     ref: ObjectRef, objects: int, *needs: ObjectRef, source: SourceKind = SourceKind.FLUX, last: bool = False
 ) -> Handle:
     depends_on = tuple(map(step_name, needs))
-    return Handle(ref=ref, source=source, objects=objects, depends_on=depends_on, ordered=bool(needs), last=last)
+    return Handle(ref=ref, source=source, objects=objects, depends_on=depends_on, last=last)
 
 
 def _plan(

@@ -86,7 +86,6 @@ def step_of(member: Cluster, works: Sequence[ObjectRef], voices: ClusterVoices |
         object=ref_of(CLUSTERS, member.metadata),
         kind="Member",
         declared=member.metadata.name,
-        source=SourceKind.WORK.value,
         effort=Effort.LEAVE if member.removal is RemoveStrategy.NEEDLESS else Effort.ENFORCE,
         objects=len(works),
     )

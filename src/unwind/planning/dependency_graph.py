@@ -69,6 +69,24 @@ def all_needs(needs: Needs, name: str) -> set[str]:
     return found
 
 
+def with_added(needs: Needs, added: Needs) -> tuple[dict[str, set[str]], list[tuple[str, ...]]]:
+    """The dependencies with further ones, except those that would be part of a cycle, and the names of each such cycle.
+
+    `added`: each of its names has an entry in `needs`.
+    """
+    both = {name: set(those).union(added.get(name, ())) for name, those in needs.items()}
+    dropped: list[tuple[str, ...]] = []
+    for knot in ordered_groups(both):
+        if len(knot) == 1:
+            continue
+        new = {name: (both[name] - set(needs[name])).intersection(knot) for name in knot}
+        if any(new.values()):
+            for name, those in new.items():
+                both[name] -= those
+            dropped.append(knot)
+    return both, dropped
+
+
 def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
     """The strongly connected components of these names and their dependencies, each after its dependents.
 

@@ -9,7 +9,7 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan, Step
 from unwind.planning import drain_order
-from unwind.planning.dependency_graph import cycles, graph, ordered_groups, spelled
+from unwind.planning.dependency_graph import cycles, graph, ordered_groups, spelled, with_added
 from unwind.planning.policy_order import is_named, order_dependencies
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """The names that it depends on, of the same kind and in the same namespace."""
     last: bool = False
     """Whether every step that is not last depends on it: the network of a cluster, for example."""
-    source: str = ""
-    """Its deployer."""
-    ordered: bool = False
-    """Whether its deployer orders it: then the order of policies does not apply between it and others of that
-    deployer."""
     drains: bool = False
     """Whether it is part of a drain: see `DrainOrder`."""
     effort: Effort
@@ -129,30 +124,17 @@ def _resolved(drafts: Sequence[Draft]) -> dict[str, tuple[str, ...]]:
 def _with_orders(
     needs: dict[str, tuple[str, ...]], drafts: Sequence[Draft], orders: Iterable[PolicyOrder]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The dependencies, with those of the orders of policies, and warnings. Order that a deployer declares wins."""
-    by_name = {draft.name: draft for draft in drafts}
-    wanted = {
-        name: {
-            later
-            for later in those
-            if by_name[name].source != by_name[later].source or not (by_name[name].ordered or by_name[later].ordered)
-        }
-        for name, those in order_dependencies(orders, by_name).items()
-    }
+    """The dependencies, with those of the orders of policies, and warnings. Policies apply where they do not contradict
+    the order that a deployer declares."""
+    wanted = order_dependencies(orders, [draft.name for draft in drafts])
     if not wanted:
         return needs, []
-    both: dict[str, set[str]] = {name: wanted.get(name, set()).union(those) for name, those in needs.items()}
-    warnings = []
-    for knot in ordered_groups(both):
-        added = {name: (both[name] - set(needs[name])).intersection(knot) for name in knot}
-        if len(knot) > 1 and any(added.values()):
-            for name, those in added.items():
-                both[name] -= those
-            names = ", ".join(knot)
-            warnings.append(
-                "the order of TeardownPolicies contradicts other dependencies and is not applied between these:"
-                f" {names}; correct it"
-            )
+    both, knots = with_added(needs, wanted)
+    warnings = [
+        "the order of TeardownPolicies contradicts other dependencies and is not applied between these:"
+        f" {', '.join(knot)}; correct it"
+        for knot in knots
+    ]
     return {name: tuple(sorted(those)) for name, those in both.items()}, warnings
 
 

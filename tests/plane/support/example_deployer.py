@@ -69,7 +69,6 @@ class ExampleDeployer(FixedPolicies):
             source=self.source,
             entries=self._entries(found),
             depends_on=tuple(f"ConfigMap/{self._namespace}/{name}" for name in needs),
-            ordered=True,
             terminating="deletionTimestamp" in found["metadata"],
             on_member=True,
         )

@@ -58,7 +58,7 @@ class MemberDeployer(ExampleDeployer):
 
     async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
         found = await super().handles(target, member, namespaces)
-        return [msgspec.structs.replace(handle, on_member=True, ordered=False) for handle in found]
+        return [msgspec.structs.replace(handle, on_member=True) for handle in found]
 
 
 class HubDeployer(ExampleDeployer):

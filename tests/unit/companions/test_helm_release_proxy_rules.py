@@ -44,7 +44,7 @@ def chart(name: str, depends_on: str | None = None, *, namespace: str = "shops")
     return msgspec.convert({"metadata": meta}, HelmChartProxy)
 
 
-def order(*charts: HelmChartProxy) -> dict[str, tuple[str, ...] | None]:
+def order(*charts: HelmChartProxy) -> dict[str, tuple[str, ...]]:
     """The dependencies, by the names of HelmChartProxies."""
     proxies = [proxy(item.metadata.name) for item in charts]
     found = helm_release_proxy_rules.dependencies(proxies, {("shops", item.metadata.name): item for item in charts})
@@ -63,8 +63,8 @@ def test_a_proxy_without_the_namespace_of_its_cluster_belongs_to_none() -> None:
 def test_the_annotation_of_a_chart_names_the_charts_that_it_depends_on() -> None:
     found = order(chart("base"), chart("db"), chart("web", " db , base,, db"))
     assert found == {
-        "base": None,
-        "db": None,
+        "base": (),
+        "db": (),
         "web": ("HelmReleaseProxy/shops/db-prod-x", "HelmReleaseProxy/shops/base-prod-x"),
     }
 
@@ -76,11 +76,11 @@ def test_a_name_that_is_not_on_the_cluster_is_no_dependency_and_neither_is_the_c
 def test_a_chart_of_the_same_name_in_another_namespace_is_no_dependency() -> None:
     proxies = [proxy("web"), proxy("base", namespace="else")]
     charts = {("shops", "web"): chart("web", "base"), ("else", "base"): chart("base", namespace="else")}
-    assert helm_release_proxy_rules.dependencies(proxies, charts) == {"uid-web": (), "uid-base": None}
+    assert helm_release_proxy_rules.dependencies(proxies, charts) == {"uid-web": (), "uid-base": ()}
 
 
 def test_a_proxy_without_chart_has_no_order_of_its_own() -> None:
-    assert helm_release_proxy_rules.dependencies([proxy("web")], {}) == {"uid-web": None}
+    assert helm_release_proxy_rules.dependencies([proxy("web")], {}) == {"uid-web": ()}
 
 
 @pytest.mark.parametrize("strategy", ["", "Continuous", "InstallOnce"])

@@ -56,13 +56,6 @@ def test_a_handle_of_a_cluster_without_policy_is_a_step_that_is_left() -> None:
     assert (step.draft.effort, step.draft.objects) == (Effort.LEAVE, 2)
 
 
-def test_a_step_tells_its_deployer_and_whether_that_orders_it() -> None:
-    [plain] = companion_preview._steps([(handle(), SNAPSHOT)], Words(Effort.ENFORCE)).steps
-    assert (plain.draft.source, plain.draft.ordered) == ("HelmReleaseProxy", False)
-    [ordered] = companion_preview._steps([(handle(ordered=True), SNAPSHOT)], Words(Effort.ENFORCE)).steps
-    assert ordered.draft.ordered
-
-
 def test_what_no_policy_removes_is_a_leak_and_stays_with_the_reason() -> None:
     steps = companion_preview._steps([(handle(), SNAPSHOT)], Words(None))
     seen = CompanionPreview(steps=steps, why_left={STEP: NO_POLICY})
