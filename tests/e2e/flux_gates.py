@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from tests.plane.support.flux_sources import FluxSources, artifacts, config_map
+from tests.plane.support.flux_sources import FluxSources, artifacts, config_map, helm_release
+from unwind.api.capi import CLUSTERS
 from unwind.api.flux import KUSTOMIZATIONS
 from unwind.api.names import Finalizer
 from unwind.kube import object_watch
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.e2e.gated_clusters import GatedCluster, GateScene
+    from unwind.api.resources import Resource
     from unwind.kube.client import Object
 
 HOLD = "example.dev/backup"
@@ -42,12 +44,33 @@ class FluxGate:
         found = manifests or (self.config_map(f"{name}-0"),)
         await self.sources.kustomization(name, found, secret=self.secret, **more)
 
-    async def until_held(self, *names: str) -> None:
-        """Return when Unwind's finalizer is on these Kustomizations."""
+    async def nested_release(self, name: str, parent: str, **more: object) -> None:
+        """A HelmRelease in a Kustomization that deploys on the management cluster."""
+        await self.sources.chart(name, CHART)
+        release = helm_release(name, self.scene.namespace, secret=self.secret)
+        await self.sources.kustomization(parent, [release], **more)
+        await self.sources.until_ready(parent)
+
+    async def written(self, cluster: GatedCluster) -> Object:
+        """The manifest of the cluster, for a Kustomization that contains it."""
+        found = await cluster.get()
+        return {
+            "apiVersion": CLUSTERS.api_version,
+            "kind": CLUSTERS.kind,
+            "metadata": {"name": cluster.name, "namespace": self.scene.namespace, "labels": self.scene.label},
+            "spec": {"topology": found["spec"]["topology"]},
+        }
+
+    async def prune(self, name: str) -> None:
+        """Remove everything from the source of a Kustomization, so that Flux deletes it."""
+        await self.sources.source(name, [config_map("empty", self.scene.namespace)])
+
+    async def until_held(self, *names: str, resource: Resource = KUSTOMIZATIONS) -> None:
+        """Return when Unwind's finalizer is on these handles."""
         for name in names:
             await object_watch.until(
                 self.scene.client,
-                KUSTOMIZATIONS,
+                resource,
                 name,
                 lambda it: it is not None and Finalizer.HANDLE.value in (it["metadata"].get("finalizers") or ()),
                 "held by its policy",

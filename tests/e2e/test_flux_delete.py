@@ -107,22 +107,24 @@ async def uid_of(scene: DeleteScene, name: str) -> str:
     return str(handle["metadata"]["uid"])
 
 
-async def nested(scene: DeleteScene, *held: str) -> None:
+async def nested(scene: DeleteScene, *held: str, infra: bool = False) -> None:
     """`fleet` deploys `base` and `apps` on the management cluster, and these deploy on the member. `apps` depends on
-    `base`. `held`: objects of `apps` with a finalizer."""
+    `base`. `held`: objects of `apps` with a finalizer. `infra`: whether `apps` depends on `infra` instead, which
+    contains `base`."""
     it, namespace = scene.it, scene.namespace
     await it.sources.source("base", [it.config_map("base-0")])
     objects = [it.config_map(name, finalizers=[HOLD]) for name in held]
     await it.sources.source("apps", [it.config_map("apps-0"), *objects])
     base = kustomization("base", namespace, secret=it.secret)
-    apps = kustomization("apps", namespace, secret=it.secret, depends_on=["base"])
-    await it.sources.kustomization("fleet", [base, apps])
+    apps = kustomization("apps", namespace, secret=it.secret, depends_on=["infra" if infra else "base"])
+    await it.sources.source("infra", [base])
+    await it.sources.kustomization("fleet", [kustomization("infra", namespace) if infra else base, apps])
     await it.sources.until_ready("fleet", "base", "apps")
 
 
 async def test_a_kustomization_goes_after_what_is_nested_in_it_and_every_object_is_verified(scene: DeleteScene) -> None:
     it, namespace = scene.it, scene.namespace
-    await nested(scene, "held")
+    await nested(scene, "held", infra=True)
     planned = await scene.run("plan", "kustomization/fleet", "-o", "json")
     assert planned.code == 0, planned.err
     seen = json.loads(planned.out)
@@ -139,7 +141,7 @@ async def test_a_kustomization_goes_after_what_is_nested_in_it_and_every_object_
         # The command showed what happens.
         assert waves(teardown) == {step["name"]: step["wave"] for step in seen["plan"]["steps"]}
         assert waves(teardown) == {
-            f"Kustomization/{namespace}/{name}": n for n, name in enumerate(("apps", "base", "fleet"), 1)
+            f"Kustomization/{namespace}/{name}": n for n, name in enumerate(("apps", "base", "infra", "fleet"), 1)
         }
         apps = await it.handle("apps")
         assert apps

@@ -11,13 +11,14 @@ from tests.companion_fixtures import flux_on
 from tests.e2e.flux_gates import CHART, HOLD, flux_gate
 from tests.e2e.gated_clusters import WAITING
 from tests.plane.support.cluster_teardowns import waves
-from tests.plane.support.flux_sources import config_map, kustomization
+from tests.plane.support.flux_sources import helm_release, kustomization
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.names import ConditionType, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import Phase
+from unwind.kube import object_watch
 from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tests.e2e.flux_gates import FluxGate
     from tests.e2e.gated_clusters import GateScene, Ground
     from tests.plane.support.manager_process import Manager
-    from unwind.kube.client import Object
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
@@ -44,20 +44,22 @@ async def gate(scene: GateScene) -> AsyncIterator[FluxGate]:
         yield gate
 
 
-async def test_six_handles_go_in_reverse_order_before_their_cluster_and_unwind_creates_nothing_on_the_member(
+async def test_handles_go_in_reverse_order_before_their_cluster_and_unwind_creates_nothing_on_the_member(
     ground: Ground, gate: FluxGate
 ) -> None:
     scene = gate.scene
     cluster = await gate.begin()
-    await gate.kustomization("base")
+    await gate.there.source("ingress", [gate.config_map("ingress-0")])
+    await gate.kustomization("base", gate.config_map("base-0"), kustomization("ingress", scene.namespace))
     await gate.kustomization("apps", gate.config_map("apps-0", finalizers=[HOLD]), depends_on=["base"])
     await gate.kustomization("web", depends_on=["apps"])
     await gate.there.source("shop", [gate.config_map("shop-0")])
     await gate.kustomization("tenant", kustomization("shop", scene.namespace), depends_on=["base"])
-    await gate.sources.helm_release("db", CHART, secret=gate.secret)
+    await gate.nested_release("db", "infra")
+    await gate.nested_release("store", "stores", depends_on=["infra"])
     await gate.sources.until_ready("base", "apps", "web", "tenant")
-    await gate.there.until_ready("shop")
-    await gate.sources.until_ready("db", resource=HELM_RELEASES)
+    await gate.there.until_ready("shop", "ingress")
+    await gate.sources.until_ready("db", "store", resource=HELM_RELEASES)
     await gate.until_held("base", "apps", "web", "tenant")
     await cluster.delete()
 
@@ -66,7 +68,9 @@ async def test_six_handles_go_in_reverse_order_before_their_cluster_and_unwind_c
     assert WAITING in said
     held = await cluster.teardown(lambda it: it.phase is Phase.HELD)
     assert held.spec.plan
-    assert waves(held) == {"db": 1, "shop": 1, "web": 1, "apps": 2, "tenant": 2, "base": 3}
+    # `db` and `store` by what contains them on the management cluster, which is no step.
+    first = {"shop": 1, "web": 1, "store": 1}
+    assert waves(held) == {**first, "apps": 2, "tenant": 2, "db": 2, "ingress": 3, "base": 4}
     assert {step.effort_from for step in held.spec.plan.steps} == {f"TeardownPolicy/{scene.namespace}"}
     assert cluster.taken_apart() == []
     await gate.free("apps-0")
@@ -76,46 +80,77 @@ async def test_six_handles_go_in_reverse_order_before_their_cluster_and_unwind_c
     assert await scene.on_member() == {}
     deleted = [item.object_ref.name for item in ground.member.audit.deletions(namespace=scene.namespace)]
     assert deleted.index("web-0") < deleted.index("apps-0") < deleted.index("base-0")
-    assert deleted.index("shop") < deleted.index("base-0")
+    assert deleted.index("shop") < deleted.index("ingress") < deleted.index("ingress-0") < deleted.index("base-0")
+    assert deleted.index("store-0") < deleted.index("db-0")
     assert [
         f"{entry.verb} {entry.object_ref.resource}/{entry.object_ref.name}"
         for entry in ground.member.audit.entries(verbs=("create",), namespace=scene.namespace)
         if entry.user_agent.startswith("unwind")
     ] == []
-    for resource in (KUSTOMIZATIONS, HELM_RELEASES):
-        assert await scene.client.list(resource, namespace=scene.namespace) == []
+    left = await scene.client.list(KUSTOMIZATIONS, namespace=scene.namespace)
+    assert {item["metadata"]["name"] for item in left} == {"infra", "stores"}
+    # Their parents would create them again, so they stay until the cluster is gone.
+    for name in ("db", "store"):
+        await object_watch.until_absent(scene.client, HELM_RELEASES, name, namespace=scene.namespace)
 
 
-async def test_one_prune_of_the_cluster_and_its_handles_is_held_and_a_killed_manager_continues(
+async def test_one_prune_of_the_cluster_and_its_helm_release_is_held_until_the_release_is_gone(gate: FluxGate) -> None:
+    scene = gate.scene
+    cluster = await gate.begin()
+    held = CHART["templates/db.yaml"] + f"  finalizers: [{HOLD}]\n"
+    await gate.sources.chart("db", {"templates/db.yaml": held})
+    release = helm_release("db", scene.namespace, secret=gate.secret, uninstall={"disableWait": True})
+    await gate.sources.kustomization("fleet", [await gate.written(cluster), release])
+    await gate.sources.until_ready("fleet")
+    await gate.sources.until_ready("db", resource=HELM_RELEASES)
+    await gate.until_held("db", resource=HELM_RELEASES)
+    await gate.prune("fleet")
+
+    await cluster.until_held(f"ConfigMap {scene.namespace}/db-0")
+    # helm-controller has forgotten the release by now.
+    await gate.free("db-0")
+    await cluster.until_gone()
+    assert (await cluster.teardown()).phase is Phase.COMPLETE
+    assert await scene.on_member() == {}
+    await object_watch.until_absent(scene.client, HELM_RELEASES, "db", namespace=scene.namespace)
+
+
+async def test_one_prune_of_the_cluster_and_its_handles_loses_their_order_and_a_killed_manager_continues(
     ground: Ground, gate: FluxGate, manager: Manager
 ) -> None:
     scene = gate.scene
     cluster = await gate.begin()
-    found = await cluster.get()
-    written: Object = {
-        "apiVersion": CLUSTERS.api_version,
-        "kind": CLUSTERS.kind,
-        "metadata": {"name": cluster.name, "namespace": scene.namespace, "labels": scene.label},
-        "spec": {"topology": found["spec"]["topology"]},
-    }
     await gate.sources.source("apps", [gate.config_map("apps-0", finalizers=[HOLD])])
     apps = kustomization("apps", scene.namespace, secret=gate.secret)
-    await gate.sources.kustomization("fleet", [written, apps])
+    await gate.sources.kustomization("fleet", [await gate.written(cluster), apps])
     await gate.sources.until_ready("fleet", "apps")
     await gate.until_held("apps")
-    await gate.sources.source("fleet", [config_map("empty", scene.namespace)])
-
-    await cluster.until_held(f"ConfigMap {scene.namespace}/apps-0")
-    teardown = await cluster.teardown(lambda it: it.phase is Phase.HELD)
-    terminating = meta.is_true(teardown.status.conditions, ConditionType.ORDER_LOST)
-    assert terminating or teardown.spec.plan  # which of the two Flux deletes first is its own affair
-    secret = await scene.client.get(SECRETS, gate.secret, namespace=scene.namespace)
-    assert Finalizer.HANDLE.value in secret["metadata"]["finalizers"]
-
+    # A manager would plan after one deletion or after both, as it comes. Without one, there are both.
     manager.process.send_signal(signal.SIGKILL)
-    async with ground.manager():
-        await gate.free("apps-0")
-        await cluster.until_gone()
-        assert (await cluster.teardown()).phase is Phase.COMPLETE
+    await manager.process.wait()
+    await ground.forget_replicas()
+    await gate.prune("fleet")
+    for resource, name in ((CLUSTERS, cluster.name), (KUSTOMIZATIONS, "apps")):
+        await object_watch.until(
+            scene.client,
+            resource,
+            name,
+            lambda it: it is not None and "deletionTimestamp" in it["metadata"],
+            "being deleted",
+            namespace=scene.namespace,
+        )
+    async with ground.manager() as second:
+        await cluster.until_held(f"ConfigMap {scene.namespace}/apps-0")
+        teardown = await cluster.teardown(lambda it: it.phase is Phase.HELD)
+        assert meta.is_true(teardown.status.conditions, ConditionType.ORDER_LOST)
+        secret = await scene.client.get(SECRETS, gate.secret, namespace=scene.namespace)
+        assert Finalizer.HANDLE.value in secret["metadata"]["finalizers"]
+        second.process.send_signal(signal.SIGKILL)
+        await second.process.wait()
+        await ground.forget_replicas()
+        async with ground.manager():
+            await gate.free("apps-0")
+            await cluster.until_gone()
+            assert (await cluster.teardown()).phase is Phase.COMPLETE
     left = await scene.member.client.list(CONFIG_MAPS, namespace=scene.namespace)
     assert {item["metadata"]["name"] for item in left} <= {"kube-root-ca.crt"}

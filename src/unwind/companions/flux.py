@@ -23,6 +23,7 @@ from unwind.companions import flux_inventory as rules
 from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
 from unwind.companions.flux_inventory import Place
+from unwind.companions.flux_order import dropped_warning, nested_order
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
@@ -32,16 +33,17 @@ from unwind.deleters.outcomes import Again
 from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError
 from unwind.helm import release_secrets
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import ApiError, ForbiddenError, NotFoundError
 from unwind.kube.installed_kinds import is_installed
 from unwind.kube.updates import revise
 from unwind.members import contents
 from unwind.removal.deletion_scope import ref_to
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from unwind.companions.flux_inventory import FluxObject
+    from unwind.companions.flux_order import NestedOrder
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -64,6 +66,10 @@ _AT_ONCE = 16
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
 _NAMED = 3
+_ABOVE = 500
+"""Up to this number of Kustomizations and HelmReleases that are no steps are read for the order of those that are."""
+_NO_STEP = "management:"
+"""Before the names of those."""
 _ITSELF = "it deploys Flux itself, which goes with the cluster"
 
 
@@ -78,8 +84,12 @@ class FoundHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        meta = self.obj.metadata
-        return Place(self.resource.kind, meta.namespace, meta.name)
+        return _place(self.obj)
+
+    @property
+    def name(self) -> str:
+        """Of its step."""
+        return step_of(self.place)
 
     @property
     def refs(self) -> tuple[ObjectRef, ...]:
@@ -99,13 +109,16 @@ class FluxCompanion:
         trusts_suspended: bool = False,
         removes: Callable[[ClusterTarget, ObjectRef, bool], Awaitable[bool]] | None = None,
         helm: Helm | None = None,
+        needs_order: bool = True,
     ) -> None:
         """`client`: of the management cluster. `trusts_suspended`: a suspended parent does not create a handle again.
         It may be resumed while a cluster is deleted; a user who suspends it to delete a handle knows what follows.
         `removes`: whether the policies of a cluster let Unwind remove what Flux would leave of a handle, which may be
         on the member; None: never. `helm`: None if the program is not installed: then suspended HelmReleases are
-        held."""
+        held. `needs_order`: whether to raise if it is forbidden to read what a handle depends on, or what contains it;
+        otherwise, that is a warning."""
         self._client = client
+        self._needs_order = needs_order
         self._trusts_suspended = trusts_suspended
         self._removes = removes
         self._helm = helm
@@ -129,25 +142,34 @@ class FluxCompanion:
 
     async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
         found: dict[tuple[Resource, bool], list[FoundHandle]] = {}
+        listed: dict[Place, FluxObject] = {}
 
         async def read(resource: Resource, *, on_member: bool) -> None:
             found[resource, on_member] = await (
                 self._on_member(resource, member)
                 if on_member
-                else self._on_management(resource, target, member, namespaces)
+                else self._on_management(resource, target, member, namespaces, listed)
             )
 
         places = [(resource, on_member) for resource in _KINDS for on_member in (False, True)]
         await gather_limited((read(resource, on_member=there) for resource, there in places), limit=_AT_ONCE)
-        return handles_of([handle for place in places for handle in found[place]])
+        every = [handle for place in places for handle in found[place]]
+        above, unread = await self._above([item.obj for item in every if not item.on_member], listed)
+        return handles_of(every, above, unread)
 
     async def _on_management(
-        self, resource: Resource, target: ClusterTarget, member: Member, namespaces: Collection[str]
+        self,
+        resource: Resource,
+        target: ClusterTarget,
+        member: Member,
+        namespaces: Collection[str],
+        listed: dict[Place, FluxObject],
     ) -> list[FoundHandle]:
-        """Those of the management cluster that deploy on the target."""
+        """Those of the management cluster that deploy on the target. `listed`: all that are read are added to it."""
         found: list[FluxObject] = []
         for namespace in sorted(namespaces):
             found += await _listed(self._client, resource, namespace=namespace)
+        listed |= {_place(obj): obj for obj in found}
         users: dict[tuple[str, SecretKey], list[FluxObject]] = {}
         for obj in found:
             if (config := obj.spec.kube_config) and config.secret_ref and config.secret_ref.name:
@@ -166,6 +188,42 @@ class FluxCompanion:
             FoundHandle(resource=resource, obj=obj, on_member=False, entries=await entries_of(obj, member))
             for obj in mine
         ]
+
+    async def _above(
+        self, handles: Iterable[FluxObject], listed: Mapping[Place, FluxObject]
+    ) -> tuple[list[FluxObject], dict[Place, str]]:
+        """What orders these handles on the management cluster without being a step itself, and why some of that was not
+        read: what contains them, what they depend on, and what contains those, and so on."""
+        known = {_place(obj): obj for obj in handles}
+        steps, unread = set(known), dict[Place, str]()
+        waiting = set[Place]().union(*map(_ordering, known.values())) - steps
+
+        async def read(place: Place) -> None:
+            try:
+                known[place] = listed[place] if place in listed else await get(self._client, place)
+            except NotFoundError:
+                return
+            except ForbiddenError as error:
+                if self._needs_order:
+                    raise
+                unread[place] = str(error)
+            except ApiError as error:
+                resource = KUSTOMIZATIONS if place.kind == KUSTOMIZATIONS.kind else HELM_RELEASES
+                if error.code != _NOT_SERVED or await is_installed(self._client, resource):
+                    raise
+
+        looked_for = set(steps)
+        while waiting:
+            looked_for |= waiting
+            if len(looked_for) - len(steps) > _ABOVE:
+                raise UnwindError(
+                    f"cannot determine the order of Kustomizations and HelmReleases: they depend on more than {_ABOVE}"
+                    " that are not on this cluster",
+                    remedy="remove some of their dependsOn",
+                )
+            await gather_limited((read(place) for place in waiting), limit=_AT_ONCE)
+            waiting = {it for place in waiting if place in known for it in _ordering(known[place])} - looked_for
+        return [obj for place, obj in known.items() if place not in steps], unread
 
     async def is_of_target(self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey) -> bool:
         """Whether a Secret has a kubeconfig of the target. Raises if that is unknown."""
@@ -317,38 +375,70 @@ def _some(those: Sequence[Content]) -> str:
 # Handles
 
 
-def handles_of(found: Sequence[FoundHandle]) -> list[Handle]:
-    """The handles of a cluster with their order (pure). Raises if two of them have the same step."""
-    labels = {item.place: item.obj.metadata.labels for item in found if item.on_member}
-    parents: dict[Place, set[str]] = {}
-    below: set[str] = set()
-    """Flux on the member, deployed from the management cluster: it goes after all that it deployed."""
-    for item in found:
-        refs = item.refs
-        for child in rules.children(item.place, refs):
-            # Users who may write the status of the parent can put any handle into its inventory, but not mark it.
-            if rules.is_marked(ref_of(item.resource, item.obj.metadata), labels.get(child, {})):
-                parents.setdefault(child, set()).add(step_of(item.place))
-        if not item.on_member and rules.manages_flux(refs):
-            below.add(step_of(item.place))
-    handles = [_handle(item, parents.get(item.place, set()) if item.on_member else set(), below) for item in found]
+def handles_of(
+    found: Sequence[FoundHandle], above: Sequence[FluxObject] = (), unread: Mapping[Place, str] | None = None
+) -> list[Handle]:
+    """The handles of a cluster with their order (pure). Raises if two of them have the same step.
+
+    `above`: Kustomizations and HelmReleases on the management cluster that are no steps, but order those that are.
+    `unread`: why others of these are not known.
+    """
     for place, times in Counter(item.place for item in found).items():
         if times > 1:
             raise UnwindError(
                 f"{step_of(place)} exists on the management cluster and on the cluster itself, and both deploy on it",
                 remedy="rename one of them",
             )
-    return handles
+    order = _order(found, {f"{_NO_STEP}{step_of(_place(obj))}": obj for obj in above})
+    warnings: dict[str, list[str]] = {}
+    for group in order.dropped:
+        for name in group:
+            warnings.setdefault(name, []).append(dropped_warning(name, group))
+    for item in found:
+        for place in _ordering(item.obj) if unread and not item.on_member else ():
+            if unread and (why := unread.get(place)):
+                told = f"cannot read {step_of(place)}, which may order it: {why}"
+                warnings.setdefault(item.name, []).append(told)
+    return [_handle(item, order.needs[item.name], warnings.get(item.name, ())) for item in found]
 
 
-def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> Handle:
-    needs = dict.fromkeys(
-        [
-            *(step_of(place) for place in rules.dependencies(item.obj, item.resource.kind)),
-            *sorted(parents),
-            *(sorted(below) if item.on_member else ()),
-        ]
+def _order(found: Sequence[FoundHandle], above: Mapping[str, FluxObject]) -> NestedOrder:
+    """The order of handles (pure). `above`: by their names in the order, which are no steps."""
+    # Names in dependsOn and in inventories are those of one cluster.
+    names = {(item.on_member, item.place): item.name for item in found}
+    names |= {(False, _place(obj)): name for name, obj in above.items()}
+    objects: dict[str, FluxObject] = {item.name: item.obj for item in found}
+    objects |= above
+    declared = {
+        name: [names[there, it] for it in rules.dependencies(objects[name], place.kind) if (there, it) in names]
+        for (there, place), name in names.items()
+    }
+    parents: dict[str, set[str]] = {name: set() for name in objects}
+    containers = [(item.name, item.obj, item.refs, True) for item in found]
+    containers += [(name, obj, _inventory(obj), False) for name, obj in above.items() if obj.spec.kube_config is None]
+    for parent, obj, refs, on_member in containers:
+        for place in rules.children(_place(obj), refs):
+            # Users who may write the status of the parent can put any handle into its inventory, but not mark it.
+            child = names.get((on_member, place))
+            if child and rules.is_marked(ref_of(_resource(obj), obj.metadata), objects[child].metadata.labels):
+                parents[child].add(parent)
+    # Flux on the member, deployed from the management cluster: it goes after all that it deployed.
+    below = [item.name for item in found if not item.on_member and rules.manages_flux(item.refs)]
+    return nested_order(
+        declared, parents, also={item.name: below for item in found if item.on_member}, order_only=list(above)
     )
+
+
+def _ordering(obj: FluxObject) -> set[Place]:
+    """What may order a handle: what it depends on, and what contains it, by its labels (pure)."""
+    found = set(rules.dependencies(obj, _resource(obj).kind))
+    parent = rules.parent_of(obj.metadata)
+    if parent and parent.kind == KUSTOMIZATIONS.kind:
+        found.add(Place(parent.kind, parent.namespace, parent.name))
+    return found
+
+
+def _handle(item: FoundHandle, needs: Iterable[str], warnings: Iterable[str]) -> Handle:
     itself = item.on_member and rules.manages_flux(item.refs) and not _deploys_others(item)
     return Handle(
         ref=ref_of(item.resource, item.obj.metadata),
@@ -356,12 +446,12 @@ def _handle(item: FoundHandle, parents: Iterable[str], below: Iterable[str]) -> 
         entries=tuple(msgspec.structs.replace(entry, kept=_ITSELF) for entry in item.entries)
         if itself
         else item.entries,
-        depends_on=tuple(needs),
+        depends_on=tuple(sorted(needs)),
         terminating=item.obj.metadata.terminating,
         on_member=item.on_member,
         stays=_ITSELF if itself else "",
         left=rules.why_left(item.obj) if _is_left(item.obj) else "",
-        warnings=(*item.warnings, *_warnings(item)),
+        warnings=(*item.warnings, *_warnings(item), *warnings),
     )
 
 
@@ -376,6 +466,10 @@ def _warnings(item: FoundHandle) -> Iterable[str]:
         yield f"it {held}"
     if not item.on_member and (parent := rules.parent_of(item.obj.metadata)):
         yield f"{parent} would create it again; it stays, being deleted, until the cluster is gone"
+
+
+def _place(obj: FluxObject) -> Place:
+    return Place(_resource(obj).kind, obj.metadata.namespace, obj.metadata.name)
 
 
 def step_of(place: Place) -> str:
@@ -477,6 +571,13 @@ async def _listed(client: Client, resource: Resource, *, namespace: str | None =
         if error.code == _NOT_SERVED and not await is_installed(client, resource):
             return ()
         raise
+
+
+async def get(client: Client, place: Place) -> FluxObject:
+    """A Kustomization or HelmRelease, read from the API server. Raises NotFoundError."""
+    if place.kind == KUSTOMIZATIONS.kind:
+        return await client.get(KUSTOMIZATIONS, place.name, namespace=place.namespace, type=Kustomization)
+    return await client.get(HELM_RELEASES, place.name, namespace=place.namespace, type=HelmRelease)
 
 
 async def _let_go(client: Client, ref: ObjectRef, parent: ObjectRef) -> None:

@@ -18,6 +18,7 @@ from unwind.companions import flux, snapshots
 from unwind.companions import flux_inventory as rules
 from unwind.companions.companion import Handle, step_name
 from unwind.companions.flux_inventory import Place
+from unwind.companions.flux_order import dropped_warning, nested_order
 from unwind.companions.snapshots import Snapshot
 from unwind.errors import UnwindError, will_retry
 from unwind.kube.errors import NotFoundError
@@ -44,8 +45,8 @@ class TreeHandle(msgspec.Struct, kw_only=True):
     obj: Kustomization | HelmRelease
     place: Member
     """The cluster that it is on."""
-    needs: set[str]
-    """The steps that go after it: what it depends on, and what deployed it."""
+    needs: set[str] = msgspec.field(default_factory=set)
+    """The steps that go after it: what it depends on, what deployed it, and what follows from both."""
     parent: TreeHandle | None = None
     """None for the root."""
     member: Member | None = None
@@ -81,6 +82,10 @@ class FluxTree:
         self.open = AsyncExitStack()
         self.handles: dict[tuple[str, Place], TreeHandle] = {}
         """By the identity of the cluster that the handle is on; the root first."""
+        self.warnings: list[str] = []
+        """About the order of the handles."""
+        self._parents: dict[tuple[str, Place], set[tuple[str, Place]]] = {}
+        """What deployed each handle."""
         self._companion = companion
         self._members = members
         self._here = here
@@ -90,16 +95,37 @@ class FluxTree:
     async def read(self, obj: FluxObject) -> None:
         """Read the tree of a root."""
         await self._read(obj, self._here, parent=None)
+        self._order()
+
+    def _order(self) -> None:
+        """Determine the order of all handles."""
+        names = {key: f"{key[0]}/{it.step}" for key, it in self.handles.items()}
+        steps = {names[key]: it.step for key, it in self.handles.items()}
+        declared = {
+            name: [
+                names[key[0], place]
+                for place in rules.dependencies(self.handles[key].obj, key[1].kind)
+                if (key[0], place) in names
+            ]
+            for key, name in names.items()
+        }
+        parents = {name: [names[it] for it in self._parents[key]] for key, name in names.items()}
+        order = nested_order(declared, parents)
+        for key, it in self.handles.items():
+            it.needs = {steps[name] for name in order.needs[names[key]]}
+        for group in order.dropped:
+            in_it = [steps[name] for name in group]
+            self.warnings += [f"{step}: {dropped_warning(step, in_it)}" for step in in_it]
 
     async def _read(self, obj: FluxObject, place: Member, *, parent: TreeHandle | None) -> None:
         ref = reference(obj)
         key = (place.system_uid, Place(ref.kind, ref.namespace, ref.name))
-        above = {parent.step} if parent else set()
-        if known := self.handles.get(key):
-            known.needs |= above
+        above = self._parents.setdefault(key, set())
+        if parent:
+            above.add((parent.place.system_uid, Place(parent.ref.kind, parent.ref.namespace, parent.ref.name)))
+        if key in self.handles:
             return
-        needs = {flux.step_of(it) for it in rules.dependencies(obj, ref.kind)}
-        found = self.handles[key] = TreeHandle(obj=obj, place=place, needs=needs | above, parent=parent)
+        found = self.handles[key] = TreeHandle(obj=obj, place=place, parent=parent)
         if len(self.handles) > _HANDLES:
             raise UnwindError(
                 f"cannot delete more than {_HANDLES} Kustomizations and HelmReleases at once",
@@ -115,7 +141,7 @@ class FluxTree:
         going = [entry.object for entry in found.there if not entry.kept]
         for child in rules.children(key[1], going):
             try:
-                await self._read(await get(found.member.client, child), found.member, parent=found)
+                await self._read(await flux.get(found.member.client, child), found.member, parent=found)
             except NotFoundError:
                 continue  # it is gone by now
             except UnwindError as error:
@@ -212,10 +238,3 @@ async def handle_of(obj: FluxObject, member: Member) -> Handle:
 def reference(obj: FluxObject) -> ObjectRef:
     """A reference to a Kustomization or HelmRelease (pure)."""
     return ref_of(KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES, obj.metadata)
-
-
-async def get(client: Client, place: Place) -> FluxObject:
-    """A Kustomization or HelmRelease, read from the API server. Raises NotFoundError."""
-    if place.kind == KUSTOMIZATIONS.kind:
-        return await client.get(KUSTOMIZATIONS, place.name, namespace=place.namespace, type=Kustomization)
-    return await client.get(HELM_RELEASES, place.name, namespace=place.namespace, type=HelmRelease)

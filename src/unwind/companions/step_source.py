@@ -13,6 +13,7 @@ from unwind.companions.companion import step_name
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import UnreachableError
+from unwind.planning.dependency_graph import without
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import ORDER_LOST, TeardownNotice
 from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
@@ -136,7 +137,7 @@ class CompanionSteps(FollowedSource):
         async with self._members.member(target) as member:
             found = await companion.handles(target, member, decisions.namespaces(companion.source))
             decided = {handle.ref.uid: decisions.decide(handle) for handle in found}
-            handles = sorted((item for item in found if decided[item.ref.uid]), key=lambda handle: handle.step)
+            handles = sorted(mentioned(found, lambda it: bool(decided[it.ref.uid])), key=lambda handle: handle.step)
 
             def effort(handle: Handle) -> Effort:
                 decision = decided[handle.ref.uid]
@@ -168,6 +169,16 @@ class CompanionSteps(FollowedSource):
 
 def _key(target: ClusterTarget) -> Key:
     return Key(target.ref.namespace, target.ref.name)
+
+
+def mentioned(handles: Iterable[Handle], is_mentioned: Callable[[Handle], bool]) -> list[Handle]:
+    """The handles that policies mention; order passes through the others (pure)."""
+    handles = list(handles)
+    needs: dict[str, tuple[str, ...]] = {name: () for handle in handles for name in handle.depends_on}
+    needs |= {handle.step: handle.depends_on for handle in handles}
+    found = [handle for handle in handles if is_mentioned(handle)]
+    between = without(needs, {it.step for it in handles} - {it.step for it in found})
+    return [msgspec.structs.replace(it, depends_on=tuple(sorted(between[it.step]))) for it in found]
 
 
 def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | None = None) -> SourceStep:

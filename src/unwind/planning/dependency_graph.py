@@ -87,6 +87,29 @@ def with_added(needs: Needs, added: Needs) -> tuple[dict[str, set[str]], list[tu
     return both, dropped
 
 
+def without(needs: Needs, dropped: Collection[str]) -> dict[str, set[str]]:
+    """The dependencies of the other names if these are dropped. Order passes through them."""
+    passed = {name: _passed(needs, name, dropped) for name in needs if name in dropped}
+    return {
+        name: set().union(*(passed.get(need, {need}) for need in those)) - {name}
+        for name, those in needs.items()
+        if name not in passed
+    }
+
+
+def _passed(needs: Needs, name: str, dropped: Collection[str]) -> set[str]:
+    """What a dropped name depends on, directly or through other dropped ones."""
+    found, seen, waiting = set[str](), {name}, [name]
+    while waiting:
+        for need in needs[waiting.pop()]:
+            if need not in dropped:
+                found.add(need)
+            elif need not in seen:
+                seen.add(need)
+                waiting.append(need)
+    return found
+
+
 def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
     """The strongly connected components of these names and their dependencies, each after its dependents.
 

@@ -214,7 +214,7 @@ async def _policies(places: Places, target: ClusterTarget) -> tuple[ClusterPolic
     """The policies of a cluster, and what other deployers have there."""
     client = places.client
     companions: tuple[Companion, ...] = (
-        FluxCompanion(client),
+        FluxCompanion(client, needs_order=False),
         HelmReleaseProxies(client, None),
         HelmCompanion(client, None, named=_named),
     )

@@ -16,7 +16,7 @@ from unwind.api.policies import SourceKind
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
-from unwind.companions.step_source import removed_by_unwind, step_of, warnings_of
+from unwind.companions.step_source import mentioned, removed_by_unwind, step_of, warnings_of
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
@@ -200,12 +200,13 @@ def _shown(source: SourceKind, handles: Sequence[Handle], decisions: Decisions) 
     """
     if source is not SourceKind.HELM:
         return handles, ""
-    mentioned = [handle for handle in handles if decisions.decide(handle)]
-    others = sorted(f"{handle.ref.namespace}/{handle.ref.name}" for handle in handles if handle not in mentioned)
+    shown = mentioned(handles, lambda handle: decisions.decide(handle) is not None)
+    uids = {handle.ref.uid for handle in shown}
+    others = sorted(f"{handle.ref.namespace}/{handle.ref.name}" for handle in handles if handle.ref.uid not in uids)
     if not others:
-        return mentioned, ""
+        return shown, ""
     names = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-    return mentioned, (
+    return shown, (
         f"Helm releases that no TeardownPolicy mentions would not be removed: {names}; to remove them, name them in one"
     )
 

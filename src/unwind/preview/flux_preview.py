@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState
-from unwind.companions import flux_inventory, flux_tree, snapshots
+from unwind.companions import flux, flux_inventory, snapshots
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_tree import FluxTree
@@ -45,7 +45,7 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
     """The preview of the deletion of a Kustomization or HelmRelease. Raises NotFoundError if it does not exist."""
     tree = FluxTree(FluxCompanion(client), fleet, here)
     async with tree.open:
-        obj = await flux_tree.get(client, Place(named.resource.kind, named.namespace, named.name))
+        obj = await flux.get(client, Place(named.resource.kind, named.namespace, named.name))
         await tree.read(obj)
         found = list(tree.handles.values())
         cloud = [
@@ -53,7 +53,7 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
             for it in found
             if it.member
         ]
-        warnings, protected = list(_warnings(found)), await _protected(found, home=home)
+        warnings, protected = [*_warnings(found), *tree.warnings], await _protected(found, home=home)
         try:
             refusals = [*await tree.refused(), *protected]
         except UnwindError as error:

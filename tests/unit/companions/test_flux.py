@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import AsyncMock
 
 import msgspec
@@ -23,6 +23,9 @@ from unwind.members.contents import Content
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import ORDER_LOST, order_lost
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 def labels_of(parent: str, namespace: str = "shop") -> dict[str, str]:
     """The labels of Flux for what a Kustomization deployed; `parent`: its name."""
@@ -35,8 +38,9 @@ def found(
 ) -> FoundHandle:
     """A Kustomization with this inventory."""
     meta = {"name": name, "namespace": namespace, "uid": name, "labels": labels_of(parent, namespace)}
-    body = {"metadata": meta, "spec": {"prune": True, **spec}}
+    body: dict[str, Any] = {"metadata": meta, "spec": {"prune": True, **spec}}
     entries = tuple(HandleEntry(object=parse_id(item, "v1")) for item in ids)
+    body["status"] = {"inventory": {"entries": [{"id": item, "v": "v1"} for item in ids]}}
     obj = msgspec.convert(body, Kustomization)
     return FoundHandle(resource=KUSTOMIZATIONS, obj=obj, on_member=on_member, entries=entries)
 
@@ -47,8 +51,9 @@ def release(name: str, *, on_member: bool, parent: str = "", **spec: Any) -> Fou
     return FoundHandle(resource=HELM_RELEASES, obj=obj, on_member=on_member, entries=())
 
 
-def by_name(*items: FoundHandle) -> dict[str, Handle]:
-    return {handle.ref.name: handle for handle in handles_of(items)}
+def by_name(*items: FoundHandle, above: Sequence[FoundHandle] = ()) -> dict[str, Handle]:
+    """The handles of a cluster. `above`: what is no step."""
+    return {handle.ref.name: handle for handle in handles_of(items, [item.obj for item in above])}
 
 
 def test_dependencies_and_parents_are_steps_that_go_later() -> None:
@@ -65,10 +70,75 @@ def test_dependencies_and_parents_are_steps_that_go_later() -> None:
     )
     assert {name: handle.depends_on for name, handle in handles.items()} == {
         "base": (),
-        "tenant": ("Kustomization/shop/base", "Kustomization/platform/crds"),
+        "tenant": ("Kustomization/shop/base",),
         "web": ("Kustomization/shop/tenant",),
         "db": ("Kustomization/shop/tenant",),
     }
+
+
+def place_of(name: str, kind: str = "Kustomization") -> str:
+    """A Kustomization or HelmRelease as an entry of an inventory."""
+    return f"shop_{name}_{'helm' if kind == 'HelmRelease' else 'kustomize'}.toolkit.fluxcd.io_{kind}"
+
+
+@pytest.mark.parametrize("on_member", [True, False])
+def test_what_is_nested_in_a_kustomization_goes_before_what_is_nested_in_those_that_it_depends_on(
+    on_member: bool,
+) -> None:
+    """On the management cluster, the parents deploy there, and are no steps."""
+    parents = [
+        found("infra", place_of("ingress", "HelmRelease"), on_member=on_member),
+        found("apps", place_of("store", "HelmRelease"), on_member=on_member, dependsOn=[{"name": "infra"}]),
+    ]
+    children = [release(name, on_member=on_member, parent=parent) for name, parent in NESTED.items()]
+    handles = by_name(*parents, *children) if on_member else by_name(*children, above=parents)
+    apps, infra, ingress = "Kustomization/shop/apps", "Kustomization/shop/infra", "HelmRelease/shop/ingress"
+    assert {name: handle.depends_on for name, handle in handles.items()} == (
+        {"infra": (), "ingress": (infra,), "apps": (ingress, infra), "store": (apps,)}
+        if on_member
+        else {"ingress": (), "store": (ingress,)}
+    )
+
+
+NESTED = {"ingress": "infra", "store": "apps"}
+
+
+@pytest.mark.parametrize(
+    ("ingress", "inventory", "spec"),
+    [
+        ("other", place_of("ingress", "HelmRelease"), {}),
+        ("infra", "", {}),
+        ("infra", place_of("ingress", "HelmRelease"), {"kubeConfig": {"secretRef": {"name": "other"}}}),
+    ],
+    ids=["not marked", "not in its inventory", "its parent deploys elsewhere"],
+)
+def test_a_parent_that_is_no_step_orders_only_what_it_contains(
+    ingress: str, inventory: str, spec: dict[str, Any]
+) -> None:
+    parents = [
+        found("infra", *[inventory][: bool(inventory)], **spec),
+        found("apps", place_of("store", "HelmRelease"), dependsOn=[{"name": "infra"}]),
+    ]
+    children = [release("ingress", on_member=False, parent=ingress), release("store", on_member=False, parent="apps")]
+    assert [handle.depends_on for handle in by_name(*children, above=parents).values()] == [(), ()]
+
+
+def test_order_that_nesting_contradicts_is_not_applied_and_is_a_warning() -> None:
+    handles = by_name(
+        found("infra", place_of("ingress"), on_member=True),
+        found("apps", on_member=True, dependsOn=[{"name": "infra"}]),
+        found("ingress", on_member=True, parent="infra", dependsOn=[{"name": "apps"}]),
+    )
+    assert handles["apps"].depends_on == ("Kustomization/shop/infra",)
+    [warning] = handles["apps"].warnings
+    assert "contradicts" in warning
+    assert "Kustomization/shop/ingress" in warning
+    assert handles["infra"].warnings == ()
+
+
+def test_names_in_depends_on_are_those_of_one_cluster() -> None:
+    handles = by_name(found("base", on_member=True), found("apps", dependsOn=[{"name": "base"}]))
+    assert handles["apps"].depends_on == ()
 
 
 def test_an_inventory_that_names_a_handle_of_others_does_not_change_its_order() -> None:
