@@ -165,7 +165,7 @@ class DeployedObjects:
                 continue
             resource = self._resources[key] = await self._objects.resource(entry.object)
             there = await self._read(resource, entry.object) if resource else None
-            if resource and there and self._companion.is_marked(self._handle, there):
+            if resource and there and (entry.kept or self._companion.is_marked(self._handle, there)):
                 kept = entry.kept or self._companion.why_kept(self._handle, resource.kind, there)
                 source = snapshots.source_of(self._handle, kept)
                 added[key] = snapshots.entry_of(entry.object, resource, there, source=source, kept=bool(kept))

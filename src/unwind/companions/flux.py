@@ -27,7 +27,7 @@ from unwind.companions.flux_order import dropped_warning, nested_order
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
-from unwind.companions.release_rules import ReleaseName
+from unwind.companions.release_rules import KEPT_CRD, ReleaseName
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again
 from unwind.deploy.helm_install import parts_of
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from unwind.companions.flux_inventory import FluxObject
     from unwind.companions.flux_order import NestedOrder
     from unwind.helm.program import Helm
+    from unwind.helm.release_secrets import ChartManifest
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.members.contents import Content
@@ -518,8 +519,7 @@ async def _release_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntr
         # A failed upgrade leaves objects of the last two.
         for revision in revisions[-2:]:
             release = revision.release
-            manifests = await asyncio.to_thread(release_secrets.release_manifests, release)
-            manifests = [item for item in manifests if not item.hook]
+            manifests, crds = await asyncio.to_thread(_manifests_of, release)
             parts = await parts_of(member, manifests, namespace=release.namespace)
             served = {id(part.manifest): part.ref for part in parts}
             for item in manifests:
@@ -528,7 +528,16 @@ async def _release_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntr
                     group=item.group, version=item.version, kind=item.kind, namespace=item.namespace, name=item.name
                 )
                 entries[ref] = HandleEntry(object=ref)
+            for item in crds:
+                ref = ObjectRef(group=item.group, version=item.version, kind=item.kind, name=item.name)
+                entries.setdefault(ref, HandleEntry(object=ref, kept=KEPT_CRD))
     return tuple(entries.values())
+
+
+def _manifests_of(release: release_secrets.HelmRelease) -> tuple[list[ChartManifest], list[ChartManifest]]:
+    """The objects of a revision without its hooks, and the CRDs in the crds directory of its chart."""
+    found = release_secrets.release_manifests(release)
+    return [item for item in found if not item.hook], release_secrets.crd_manifests(release)
 
 
 def _has_deployed(obj: FluxObject) -> bool:
