@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from tests.plane.support.cluster_teardowns import waves
 from tests.plane.support.commands import command
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.flux_handles import EnforceAll, FluxScene, flux_scene
 from tests.plane.support.flux_sources import config_map, kustomization
+from tests.plane.support.objects import crd
+from tests.plane.support.removals import stateful_set, until_claimed
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, ConditionType, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, Suspended
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, ROLE_BINDINGS, ROLES, SECRETS
-from unwind.api.unwind import Effort, Phase, Teardown
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, ROLE_BINDINGS, ROLES, SECRETS, Resource
+from unwind.api.rights import HOME
+from unwind.api.unwind import Effort, Phase, Step, Teardown
 from unwind.clock import SYSTEM
 from unwind.companions.left_objects import LOOK_AGAIN
 from unwind.helm.program import Helm
+from unwind.inventory.inventories import Inventories
 from unwind.kube import object_watch
 from unwind.kube.object_watch import until, until_absent
 from unwind.kube.updates import revise
@@ -114,22 +119,33 @@ async def test_a_handle_whose_objects_flux_would_leave_holds_by_name_until_a_per
     await it.cluster.go()
 
 
+def database(it: FluxScene) -> Object:
+    """A StatefulSet with a claim."""
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", **stateful_set(it.cluster.on_member, "db", replicas=1)}
+
+
+async def ledger_of(it: FluxScene, step: Step) -> dict[str, str]:
+    """Why the objects of a step stayed, by their names."""
+    chunks = await Inventories(it.client, namespace=HOME).owned([step.object.uid])
+    entries = [entry for chunk in chunks for entry in chunk.spec.entries.values()]
+    return {entry.object.name: entry.ledger.message for entry in entries if entry.ledger}
+
+
 async def test_what_flux_orphans_is_in_the_plan_and_in_the_ledger(it: FluxScene) -> None:
     kept = it.config_map("data", annotations={"kustomize.toolkit.fluxcd.io/prune": "disabled"})
-    await it.kustomization("apps", "web", manifests=[kept])
+    await it.kustomization("apps", "web", manifests=[kept, database(it)])
     await it.sources.until_ready("apps")
+    await until_claimed(it.cluster.member.client, it.cluster.on_member, "data-db-0")
     async with it.manager():
         await it.cluster.delete()
         ended = await it.cluster.ended()
-    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 2)
     assert ended.spec.plan
     [step] = ended.spec.plan.steps
-    left = await it.cluster.inventory(step.object)
-    assert left
-    [note] = [entry for entry in left.spec.entries.values() if entry.ledger]
-    assert note.object.name == "data"
-    assert note.ledger
-    assert "prune is disabled: Flux does not delete it" in note.ledger.message
+    left = await ledger_of(it, step)
+    assert sorted(left) == ["data", "data-db-0"]
+    assert "prune is disabled: Flux does not delete it" in left["data"]
+    assert "a claim of StatefulSet db is not deployed with it" in left["data-db-0"]
     assert await it.cluster.objects() == {"data"}
     await it.cluster.go()
 
@@ -201,6 +217,35 @@ async def test_a_missing_kubeconfig_secret_holds(it: FluxScene) -> None:
         assert await it.cluster.objects() == {"apps-0"}
         restored = {key: value for key, value in secret["metadata"].items() if key in ("name", "namespace", "labels")}
         await it.client.create(SECRETS, {**secret, "metadata": restored})
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    await it.cluster.go()
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_a_helm_release_that_flux_drops_because_its_kubeconfig_secret_is_missing_keeps_the_gate_closed(
+    it: FluxScene,
+) -> None:
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\n"
+    await it.sources.helm_release("db", {"templates/web.yaml": manifest}, secret=it.secret, target=it.cluster.on_member)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    uid = await it.hold("db", HELM_RELEASES)
+    secret = await it.cluster.secret()
+    await it.client.delete(SECRETS, it.secret, uid=secret["metadata"]["uid"], namespace=it.cluster.namespace)
+    await _deleted_by_flux(it, uid)
+    assert await it.cluster.objects() == {"web"}, "Flux has uninstalled nothing"
+    async with it.manager():
+        await it.cluster.delete()
+        held = await it.cluster.teardown(
+            lambda one: meta.is_true(one.status.conditions, ConditionType.UNKNOWN_VALUE) or bool(one.status.blockers),
+            "held without credentials",
+        )
+        assert not held.finished
+        restored = {key: value for key, value in secret["metadata"].items() if key in ("name", "namespace", "labels")}
+        await it.client.create(SECRETS, {**secret, "metadata": restored})
+        await it.cluster.teardown(held_at("web", "did not delete it"), "held at web")
+        member, namespace = it.cluster.member.client, it.cluster.on_member
+        left = await member.get(CONFIG_MAPS, "web", namespace=namespace)
+        await member.delete(CONFIG_MAPS, "web", uid=left["metadata"]["uid"], namespace=namespace)
         assert (await it.cluster.ended()).phase is Phase.COMPLETE
     await it.cluster.go()
 
@@ -300,18 +345,31 @@ async def test_flux_on_the_member_removes_nested_kustomizations_before_their_par
 async def test_a_helm_release_is_uninstalled_and_its_objects_are_verified(it: FluxScene) -> None:
     held, kept = "finalizers: [example.dev/hold]", "annotations: {helm.sh/resource-policy: keep}"
     manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  {}\n"
-    chart = {"templates/web.yaml": manifest.format("web", held), "templates/data.yaml": manifest.format("data", kept)}
+    prices = crd(Resource(f"{it.cluster.on_member}.example.dev", "v1", "prices", "Price"))
+    chart = {
+        "templates/web.yaml": manifest.format("web", held),
+        "templates/data.yaml": manifest.format("data", kept),
+        "crds/prices.yaml": yaml.safe_dump(prices),
+    }
     await it.sources.helm_release(
         "db", chart, secret=it.secret, target=it.cluster.on_member, uninstall={"disableWait": True}
     )
     await it.sources.until_ready("db", resource=HELM_RELEASES)
     assert await it.cluster.objects() == {"web", "data"}
+    told = await command(it.cluster.management, "plan", "helmrelease/db", "-n", it.cluster.namespace, "-o", "json")
+    leaks = {leak["object"]["name"] for leak in json.loads(told.out)["leaks"]}
+    assert leaks == {"data", prices["metadata"]["name"]}
     async with it.manager():
         await it.cluster.delete()
         await it.cluster.teardown(held_at("web", "example.dev/hold"), "held at web")
         await it.free("web")
         ended = await it.cluster.ended()
-    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    assert ended.phase is Phase.COMPLETE
+    [step] = ended.spec.plan.steps if ended.spec.plan else ()
+    assert {name: "crds directory" in why for name, why in (await ledger_of(it, step)).items()} == {
+        "data": False,
+        prices["metadata"]["name"]: True,
+    }
     assert await it.cluster.objects() == {"data"}
     assert await it.client.list(HELM_RELEASES, namespace=it.cluster.namespace) == []
     await it.cluster.go()
@@ -587,9 +645,10 @@ async def test_the_plans_of_the_cluster_and_of_the_policy_say_what_unwind_remove
 ) -> None:
     client, management, cluster = it.client, it.cluster.management, it.cluster
     kept = it.config_map("data", annotations=PRUNE_DISABLED)
-    await it.kustomization("base", "base-0")
+    await it.kustomization("base", "base-0", manifests=[database(it)])
     await it.kustomization("apps", "apps-0", manifests=[kept])
     await it.sources.until_ready("base", "apps")
+    await until_claimed(cluster.member.client, cluster.on_member, "data-db-0")
     await client.patch(KUSTOMIZATIONS, "apps", {"spec": {"suspend": True}}, namespace=cluster.namespace)
     await client.patch(
         CLUSTERS, cluster.name, {"metadata": {"labels": {"env": cluster.name}}}, namespace=cluster.namespace
@@ -618,7 +677,10 @@ async def test_the_plans_of_the_cluster_and_of_the_policy_say_what_unwind_remove
     plan = json.loads(told.out)
     assert plan["byUnwind"] == [apps]
     assert [ref["name"] for ref in plan["objects"][apps]] == ["apps-0"]
-    assert [(it["object"]["name"], "prune is disabled" in it["why"]) for it in plan["staying"]] == [("data", True)]
+    staying = {it["object"]["name"]: it["why"] for it in plan["staying"]}
+    assert sorted(staying) == ["data", "data-db-0"]
+    assert "prune is disabled" in staying["data"]
+    assert "a claim of StatefulSet db" in staying["data-db-0"]
     assert "removed, by Unwind" in table.out
     await cluster.delete()
     await cluster.let_go()

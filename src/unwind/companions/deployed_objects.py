@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from unwind.api.names import Reason
+from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS
 from unwind.api.unwind import Effort, EntryState, LedgerNote
 from unwind.companions import snapshots
 from unwind.concurrency import gather_limited
@@ -22,6 +23,7 @@ from unwind.inventory.writer import Records
 from unwind.kube.absence import Presence
 from unwind.members.contents import Content
 from unwind.protection.deleter import ProtectionLink, labelled
+from unwind.removal import volume_claims
 from unwind.removal.foreign_content import until_dependents_gone
 
 if TYPE_CHECKING:
@@ -179,8 +181,26 @@ class DeployedObjects:
             there = absence.namesake if absence else await self._read(resource, item.entry.object)
             if there and there.uid != item.entry.object.uid and self._companion.is_marked(self._handle, there):
                 await self._watch_also(await self._renewed(item, there.uid))
+        added |= await self._staying_claims()
         for item in await self._recorded(added):
             await self._watch_also(item)
+
+    async def _staying_claims(self) -> dict[str, Entry]:
+        """The claims of StatefulSets that stay and are not recorded yet, also by no other step: a drain may delete
+        them. They are known only while the StatefulSets exist."""
+        found = await snapshots.staying_claims(self._member, [item.entry for item in self._todo.values()])
+        if not found:
+            return {}
+        there = [*self._chunks.values(), *await self._context.means.inventories.on(self._context.target.ref.uid)]
+        known = {item.entry.object.uid for item in items(there)}
+        return {key: entry for key, entry in found.items() if entry.object.uid not in known}
+
+    async def _is_gone(self, item: Item) -> bool:
+        """Whether a claim that was to stay has been deleted."""
+        if not volume_claims.is_retained(item.entry):
+            return False
+        there = await self._read(PERSISTENT_VOLUME_CLAIMS, item.entry.object)
+        return there is None or there.uid != item.entry.object.uid
 
     async def _read(self, resource: Resource, ref: ObjectRef) -> Metadata | None:
         return await snapshots.read_metadata(self._member.client, resource, ref)
@@ -292,13 +312,16 @@ class DeployedObjects:
         todo = self._todo.values()
         if not any(item.entry.kept for item in todo):
             return
+        gone = {item.key for item in todo if not item.entry.kept or await self._is_gone(item)}
         await self._write(
             {
-                item.key: self._ledger(
-                    Reason.KEPT_BY_POLICY, snapshots.why_kept(item.entry), self._companion.controller
+                item.key: {"state": EntryState.REMOVED.value}
+                if item.key in gone
+                else self._ledger(
+                    Reason.KEPT_BY_POLICY,
+                    snapshots.why_kept(item.entry),
+                    "unwind" if volume_claims.is_retained(item.entry) else self._companion.controller,
                 )
-                if item.entry.kept
-                else {"state": EntryState.REMOVED.value}
                 for item in todo
             }
         )

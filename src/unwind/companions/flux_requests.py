@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
-from unwind.companions import flux, flux_tree
+from unwind.companions import flux, flux_tree, snapshots
 from unwind.companions.companion import Handle
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_inventory import Place, kubeconfig_secret, resource_of
@@ -54,6 +54,7 @@ class FluxReader:
             refused=tuple(refused),
             warnings=(
                 *tree.warnings,
+                *(f"{claim.object} stays: {snapshots.why_kept(claim)}" for it in found for claim in it.claims),
                 *(
                     f"{it.step} lists {ref}, which does not have its labels, and is not removed with it"
                     for it in found

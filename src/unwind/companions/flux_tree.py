@@ -14,6 +14,7 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, KubeConf
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS
+from unwind.api.unwind import Entry
 from unwind.companions import flux, snapshots
 from unwind.companions import flux_inventory as rules
 from unwind.companions.companion import Handle, step_name
@@ -28,7 +29,6 @@ from unwind.members.targets import ClusterTarget
 from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
-    from unwind.api.unwind import Entry
     from unwind.companions.flux_inventory import FluxObject
     from unwind.kube.client import Client, Object
     from unwind.members.members import Members
@@ -52,6 +52,8 @@ class TreeHandle(msgspec.Struct, kw_only=True):
     member: Member | None = None
     """The cluster that it deploys on; None if it could not be reached."""
     snapshot: Snapshot | None = None
+    claims: list[Entry] = msgspec.field(default_factory=list)
+    """The claims of its StatefulSets that stay."""
     failed: str = ""
     """Why it is not known what it deployed; empty if it is."""
 
@@ -134,6 +136,8 @@ class FluxTree:
         try:
             found.member = await self._member_of(obj, place)
             found.snapshot = await self._snapshot(obj, found.member)
+            claims = await snapshots.staying_claims(found.member, found.snapshot.entries.values())
+            found.claims = list(claims.values())
         except UnwindError as error:
             found.failed = f"cannot read what it deployed: {will_retry(error)}"
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from unwind.api.meta import ObjectRef
-from unwind.api.resources import API_SERVICES, BUILT_IN_GROUPS, CUSTOM_RESOURCE_DEFINITIONS
+from unwind.api.resources import API_SERVICES, BUILT_IN_GROUPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import SingleFlight, gather_limited
 from unwind.deploy.placements import inventory_key
@@ -21,6 +21,7 @@ from unwind.kube import decoding
 from unwind.kube.decoding import Metadata
 from unwind.kube.errors import NotFoundError
 from unwind.members import contents
+from unwind.removal import volume_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -221,7 +222,35 @@ def source_of(handle: ObjectRef, kept: str = "") -> str:
 
 def why_kept(entry: Entry) -> str:
     """Why a deployer does not delete an object, from its entry (pure)."""
+    if volume_claims.is_retained(entry):
+        return volume_claims.why_not_deployed(entry)
     return entry.source.partition(": ")[2] or "its deployer keeps it"
+
+
+async def staying_claims(member: Member, entries: Iterable[Entry]) -> dict[str, Entry]:
+    """The claims of StatefulSets among these entries that stay when a deployer deletes them, by entry key.
+
+    They are recorded right before that, and are no part of a snapshot: until then, they belong to no step, so that a
+    drain can delete them. Not those in a Namespace that the deployer deletes with everything in it.
+    """
+    going = [entry for entry in entries if entry.object.uid and not entry.kept]
+    emptied = {it.object.name for it in going if (it.object.group, it.object.kind) == ("", NAMESPACES.kind)}
+    deployed = {entry.object.uid for entry in going}
+    found: dict[str, Entry] = {}
+
+    async def look(ref: ObjectRef) -> None:
+        try:
+            there = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
+        except NotFoundError:
+            return
+        if there["metadata"]["uid"] == ref.uid:
+            for claim in await volume_claims.of_set(member, there, order=0):
+                if claim.kept and claim.object.uid not in deployed:
+                    found[f"pvc-{claim.object.uid}"] = claim
+
+    sets = [it.object for it in going if (it.object.group, it.object.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind)]
+    await gather_limited((look(ref) for ref in sets if ref.namespace not in emptied), limit=_AT_ONCE)
+    return found
 
 
 async def record(

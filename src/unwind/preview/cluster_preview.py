@@ -541,7 +541,12 @@ def _foreseen(
         for name, (step, entries) in _by_step(made, chunks).items()
     }
     going = {name: tuple(it.entry for it in some if it.fate is ForecastFate.GOES) for name, some in objects.items()}
-    staying = {name: tuple(it for it in some if it.fate is ForecastFate.STAYS) for name, some in objects.items()}
+    gone = {entry.object.uid for some in going.values() for entry in some}
+    staying = {
+        # A drain may delete the claims that a deployer leaves.
+        name: tuple(it for it in some if it.fate is ForecastFate.STAYS and it.entry.object.uid not in gone)
+        for name, some in objects.items()
+    }
     # Removed objects are not counted, and claims of StatefulSets are only known now.
     shown = {name: going[name] or (tuple(it.entry for it in staying[name]) if name in left else ()) for name in objects}
     steps = tuple(msgspec.structs.replace(step, objects=len(shown[step.name])) for step in made.steps)

@@ -70,6 +70,8 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing of a step would be removed, by its name."""
     protection: Mapping[str, ProtectedObject] = {}
     """What deployers would delete, but may not be deleted, by uid."""
+    claims: Mapping[str, tuple[Entry, ...]] = {}
+    """The claims of StatefulSets that stay when a deployer deletes these, by the uid of the handle."""
     by_unwind: frozenset[str] = frozenset()
     """The uids of handles whose objects Unwind removes itself, by its chain of deleters: their deployer would leave
     them."""
@@ -100,11 +102,13 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
         if step.effort == Effort.TRY and protected and not left:
             # Its deployer would delete all of its objects.
             left = f"part of {step.object}, which stays: {protected[0].message}"
+        known = {entry.object.uid for entry in entries}
+        claims = () if left else [it for it in self.claims.get(step.object.uid, ()) if it.object.uid not in known]
         return [
             ObjectForecast(entry, ForecastFate.STAYS, left or snapshots.why_kept(entry))
             if left or entry.kept
             else ObjectForecast(entry, ForecastFate.GOES)
-            for entry in entries
+            for entry in (*entries, *claims)
         ]
 
     def protected(self, refs: Iterable[ObjectRef]) -> list[ProtectedObject]:
@@ -127,6 +131,7 @@ async def preview_companions(
     chunks: list[Inventory] = []
     protection: list[ProtectedObject] = []
     by_unwind: set[str] = set()
+    claims: dict[str, tuple[Entry, ...]] = {}
     try:
         async with members.member(target) as member:
             objects = snapshots.MemberObjects(member)
@@ -153,6 +158,10 @@ async def preview_companions(
                 if not entry.kept and handle.ref.uid not in by_unwind
             ]
             protection = await protected_entries(member, target.ref, going)
+            for handle, snapshot in removed:
+                if handle.ref.uid not in by_unwind:
+                    found_claims = await snapshots.staying_claims(member, snapshot.entries.values())
+                    claims[handle.ref.uid] = tuple(found_claims.values())
             async with members.management() as home:
                 protection += await _protected_handles(home, member, [handle for handle, _ in removed])
     except UnwindError as error:
@@ -169,6 +178,7 @@ async def preview_companions(
             if decisions.decide(handle) is None
         },
         protection={item.object.uid: item for item in protection},
+        claims=claims,
         by_unwind=frozenset(by_unwind),
         unknown=tuple(failed) if selected else (),
     )
@@ -251,6 +261,11 @@ def chunk_of(member: Member, cluster: ObjectRef, handle: Handle, snapshot: Snaps
     )
 
 
+def _leaked_claims(claims: Iterable[Entry], outlook: HandleOutlook) -> list[Told]:
+    """The claims that are left behind, unless everything is."""
+    return [] if outlook.leaks else [Told(entry.object, snapshots.why_kept(entry)) for entry in claims]
+
+
 class HandleOutlook(msgspec.Struct, frozen=True, kw_only=True):
     """What its deployer does if a handle is deleted as it is. Each text is one sentence; empty if it does not apply."""
 
@@ -282,7 +297,8 @@ async def preview_handle(
             raise UnwindError(f"cannot plan deletion of {ref}: it was deleted meanwhile", remedy="check its name")
         snapshot = await snapshots.take(snapshots.MemberObjects(member), companion, handle)
         held = await protected(member, snapshot)
-    return foreseen_handle(handle, snapshot, outlook, others=found, protected=held)
+        claims = await snapshots.staying_claims(member, snapshot.entries.values())
+    return foreseen_handle(handle, snapshot, outlook, others=found, protected=held, claims=claims.values())
 
 
 def foreseen_handle(
@@ -292,8 +308,10 @@ def foreseen_handle(
     *,
     others: Sequence[Handle] = (),
     protected: Sequence[Told] = (),
+    claims: Iterable[Entry] = (),
 ) -> Foreseen:
-    """The preview of the deletion of a handle (pure). `others`: all handles of the cluster."""
+    """The preview of the deletion of a handle (pure). `others`: all handles of the cluster. `claims`: those that stay
+    after its StatefulSets."""
     entries = list(snapshot.entries.values())
     unknown = outlook.unknown_if_empty if not handle.entries else ""
     going = [] if outlook.leaks else [entry for entry in entries if not entry.kept]
@@ -320,7 +338,7 @@ def foreseen_handle(
         radius=blast_radius([itself, *counted], custom_resources={}),
         refusals=(*outlook.refused(handle, others), *protected),
         staying=tuple(Told(entry.object, snapshots.why_kept(entry)) for entry in kept),
-        leaks=(*leaks, *((Told(handle.ref, unknown),) if unknown else ())),
+        leaks=(*leaks, *_leaked_claims(claims, outlook), *((Told(handle.ref, unknown),) if unknown else ())),
         warnings=tuple(warnings),
         critical_path=(handle.step,),
     )

@@ -98,7 +98,8 @@ def _leaks(found: list[TreeHandle]) -> dict[ObjectRef, str]:
         elif it.held:
             leaks |= {entry.object: f"{it.ref} {it.held}" for entry in it.there}
         else:
-            leaks |= {entry.object: snapshots.why_kept(entry) for entry in it.there if entry.kept}
+            kept = [entry for entry in it.there if entry.kept]
+            leaks |= {entry.object: snapshots.why_kept(entry) for entry in (*kept, *it.claims)}
             foreign = it.snapshot.foreign if it.snapshot else ()
             leaks |= dict.fromkeys(
                 foreign, f"it is in the inventory of {it.ref}, but does not carry its labels, so it stays"

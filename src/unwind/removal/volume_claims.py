@@ -114,6 +114,14 @@ def why_retained(entry: Entry) -> str:
     )
 
 
+def why_not_deployed(entry: Entry) -> str:
+    """Why such a claim stays if its StatefulSet is deleted by its deployer (pure)."""
+    return (
+        f"a claim of {entry.source} is not deployed with it, and is deleted only if the StatefulSet owns it"
+        " (persistentVolumeClaimRetentionPolicy.whenDeleted: Delete)"
+    )
+
+
 def of_kept_sets(claims: Iterable[Entry], kept: Iterable[ObjectRef]) -> set[str]:
     """The uids of those claims whose StatefulSet is among the kept objects: they stay, too (pure)."""
     sets = {(ref.namespace, f"{SOURCE}{ref.name}") for ref in kept if ref.kind == STATEFUL_SETS.kind}

@@ -56,6 +56,26 @@ def test_a_handle_of_a_cluster_without_policy_is_a_step_that_is_left() -> None:
     assert (step.draft.effort, step.draft.objects) == (Effort.LEAVE, 2)
 
 
+def claim() -> Entry:
+    ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace="apps", name="data-db-0", uid="u-claim")
+    return Entry(object=ref, resource="persistentvolumeclaims", source="StatefulSet db", kept=True)
+
+
+def test_claims_that_a_deployer_leaves_stay_unless_the_handle_is_left_in_place() -> None:
+    steps = companion_preview._steps([(handle(), SNAPSHOT)], Words(Effort.ENFORCE))
+    seen = CompanionPreview(steps=steps, claims={WEB.uid: (claim(),)})
+    step = Step(name=STEP, object=WEB, effort=Effort.ENFORCE.value)
+    forecast = {it.entry.object.name: it.why for it in seen.forecast(step, SNAPSHOT.entries.values()) or ()}
+    assert "a claim of StatefulSet db" in forecast["data-db-0"]
+    left = msgspec.structs.replace(step, effort=Effort.LEAVE.value)
+    assert "data-db-0" not in {it.entry.object.name for it in seen.forecast(left, SNAPSHOT.entries.values()) or ()}
+
+
+def test_claims_that_the_deployer_of_a_single_handle_leaves_are_leaks() -> None:
+    seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook(), claims=[claim()])
+    assert [told.object.name for told in seen.leaks] == ["data-db-0"]
+
+
 def test_what_no_policy_removes_is_a_leak_and_stays_with_the_reason() -> None:
     steps = companion_preview._steps([(handle(), SNAPSHOT)], Words(None))
     seen = CompanionPreview(steps=steps, why_left={STEP: NO_POLICY})
