@@ -20,6 +20,7 @@ from tests.plane.support.killed_handles import (
     Kustomizations,
     MemberKustomizations,
     NestedKustomizations,
+    OrderedFluxReleases,
     ReleaseProxies,
     Releases,
     SingleReleaseProxy,
@@ -28,8 +29,9 @@ from tests.plane.support.killed_handles import (
 from tests.plane.support.killed_managers import Killer, Managers, detailed_signature, killed_user
 from tests.plane.support.objects import teardown_policy
 from unwind.api.capi import CLUSTERS
-from unwind.api.meta import ObjectMeta, ref_of
-from unwind.api.names import REQUEST_PREFIX, Finalizer
+from unwind.api.flux import HELM_RELEASES
+from unwind.api.meta import ObjectMeta, is_true, ref_of
+from unwind.api.names import REQUEST_PREFIX, ConditionType, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, TeardownPolicy
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Phase, Teardown
@@ -215,6 +217,7 @@ async def staged(plane: Plane, namespace: str, repository: ChartRepository, tmp_
             SuspendedKustomizations,
             NestedKustomizations,
             FluxReleases,
+            OrderedFluxReleases,
         )
         return next(kind for kind in kinds if kind.__name__ == made)(it)
 
@@ -280,7 +283,42 @@ async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_ha
         assert _finalizers_of(stage, "apps") == {True, False}
 
 
-async def test_a_manager_that_is_killed_at_every_write_removes_what_suspended_handles_deployed(staged: Grounds) -> None:
+async def test_a_manager_that_is_killed_at_every_write_brings_the_teardown_of_helm_releases_of_flux_to_its_end(
+    staged: Grounds,
+) -> None:
+    async with staged("OrderedFluxReleases", before=None) as stage:
+        await _torn_down(stage)
+        await stage.check("apps", "base")
+        assert stage.written_on_member() == set()
+        kinds = stage.killed()
+        assert {("POST", "teardowns"), ("POST", "inventories")} <= kinds
+        for name in ("apps", "base"):
+            assert {("DELETE", name), ("PATCH", name)} <= kinds
+            assert _finalizers_of(stage, name) == {True, False}
+
+
+async def test_a_manager_that_is_killed_at_every_write_verifies_a_handle_that_was_deleted_before_the_teardown_began(
+    staged: Grounds,
+) -> None:
+    async with staged("FluxReleases", before=None) as stage:
+        await stage.deploy()
+        await stage.select()
+        await stage.killer.managers.kill()
+        client, namespace = stage.cluster.client, stage.handles.namespace
+        await client.delete(HELM_RELEASES, "apps", uid=stage.uids["apps"], namespace=namespace)
+        await stage.cluster.delete()
+        await stage.until(stage.done)
+        await stage.killer.managers.kill()
+        teardown = msgspec.convert(await client.get(TEARDOWNS, stage.teardown), Teardown)
+        assert is_true(teardown.status.conditions, ConditionType.ORDER_LOST)
+        await stage.check()
+        assert stage.written_on_member() == set()
+        assert {("POST", "teardowns"), ("POST", "inventories")} <= stage.killed()
+
+
+async def test_a_manager_that_is_killed_at_every_write_removes_what_suspended_handles_deployed(
+    staged: Grounds,
+) -> None:
     async with staged("SuspendedKustomizations", before=None) as stage:
         await _torn_down(stage)
         await stage.check("apps", "base")

@@ -122,6 +122,19 @@ class FluxReleases(Kustomizations):
         await self.sources.until_ready("apps", resource=HELM_RELEASES)
 
 
+class OrderedFluxReleases(Kustomizations):
+    """Two HelmReleases on the management cluster."""
+
+    resource = HELM_RELEASES
+
+    async def deploy(self) -> None:
+        more = {"secret": self.secret, "target": self.it.cluster.on_member}
+        await self.sources.helm_release("base", {"templates/a.yaml": config_maps("base-0")}, **more)
+        await self.sources.until_ready("base", resource=HELM_RELEASES)
+        await self.sources.helm_release("apps", TEMPLATES, depends_on=["base"], **more)
+        await self.sources.until_ready("apps", resource=HELM_RELEASES)
+
+
 class ReleaseProxies(Handles):
     """Two HelmReleaseProxies."""
 
