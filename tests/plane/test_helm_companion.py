@@ -11,15 +11,21 @@ from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file
 from tests.plane.support.objects import crd
+from tests.plane.support.removals import stateful_set, until_claimed
+from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HELM_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.release_rules import STAYS
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until_absent
+from unwind.members import targets
+from unwind.members.members import Members
+from unwind.preview.companion_preview import preview_companions
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -123,15 +129,27 @@ async def test_what_helm_keeps_is_in_the_ledger_with_the_reason(
     definition = crd(Resource("kept.helm.test", "v1", "gadgets", "Gadget"))
     greeting = SETTINGS.replace("-settings\n", "-greeting\n      annotations: {helm.sh/hook: pre-install}\n")
     files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": KEPT}
-    repository.add("keeper", {**files, "templates/c.yaml": greeting, "crds/gadget.yaml": yaml.dump(definition)})
     namespace = f"{user.namespace}-made"
+    files["templates/d.yaml"] = yaml.dump(
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", **stateful_set(namespace, "db", replicas=1)}
+    )
+    repository.add("keeper", {**files, "templates/c.yaml": greeting, "crds/gadget.yaml": yaml.dump(definition)})
     await user.install("db", "keeper", "--create-namespace", namespace=namespace)
-    async with deleting(it, ReleasePolicies(it, helm, namespace=namespace)):
+    await until_claimed(it.member.client, namespace, "data-db-0")
+    policies = ReleasePolicies(it, helm, namespace=namespace)
+    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+    async with Members(it.client) as members:
+        companion = HelmCompanion(it.client, helm, named=policies.is_named)
+        seen = await preview_companions((companion,), policies, members, target, selected=True)
+    assert [claim.object.name for claims in seen.claims.values() for claim in claims] == ["data-db-0"]
+    async with deleting(it, policies):
         ended = await it.ended()
     assert ended.phase is Phase.COMPLETE
     left = await it.member.client.list(CONFIG_MAPS, namespace=namespace)
     assert {item["metadata"]["name"] for item in left} == {"kube-root-ca.crt", "db-kept", "db-greeting"}
-    assert await _ledger(it, ended) == {
+    ledger = await _ledger(it, ended)
+    assert "a claim of StatefulSet db" in ledger.pop(f"PersistentVolumeClaim {namespace}/data-db-0")
+    assert ledger == {
         f"ConfigMap {namespace}/db-kept": "Helm keeps it: annotation helm.sh/resource-policy",
         f"ConfigMap {namespace}/db-greeting": "Helm keeps it: a hook is not part of the release",
         "CustomResourceDefinition gadgets.kept.helm.test": "Helm keeps it: a CRD of the chart's crds directory",

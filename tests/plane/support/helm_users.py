@@ -121,10 +121,10 @@ class ReleasePolicies(FixedPolicies):
 
     def steps(self, deps: RemovalDeps) -> CompanionSteps:
         """The step source, for a manager."""
-        companion = HelmCompanion(deps.inventories.client, self._helm, named=self._is_named)
+        companion = HelmCompanion(deps.inventories.client, self._helm, named=self.is_named)
         return CompanionSteps(companion, self, deps.members, deps.inventories)
 
-    async def _is_named(self, target: ClusterTarget, release: ObjectRef) -> bool:
+    async def is_named(self, target: ClusterTarget, release: ObjectRef) -> bool:
         return release.name in self.named
 
     def decide(self, handle: Handle) -> HandleDecision | None:
