@@ -105,6 +105,26 @@ async def test_a_new_manager_knows_that_a_cluster_was_moved(plane: Plane, namesp
     assert it.deleted() == []
 
 
+async def test_a_cluster_that_is_not_moved_any_more_is_torn_down_by_a_new_plan(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("web")
+    async with manager(it.client):
+        await cluster_moves.pause(it.client, it.name, namespace)
+        await it.annotate({DELETE_FOR_MOVE_ANNOTATION: ""})
+        await it.delete()
+        moved = await it.teardown(lambda one: one.spec.cause == "Moved", "recorded as moved")
+        await it.annotate({DELETE_FOR_MOVE_ANNOTATION: None})
+        planned = await it.teardown(lambda one: one.spec.cause == "ClusterDeleted", "planned anew")
+        assert planned.metadata.uid != moved.metadata.uid
+        assert planned.spec.requested_at
+        assert moved.spec.requested_at
+        assert planned.spec.requested_at >= moved.spec.requested_at, "its deadline begins again"
+        await cluster_moves.pause(it.client, it.name, namespace, paused=False)
+        teardown = await it.ended()
+        assert (teardown.phase, teardown.status.removed) == (Phase.COMPLETE, "3/3")
+    await it.nothing_left()
+
+
 async def test_a_teardown_in_progress_ends_as_moved_and_not_as_target_gone(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
     ref = await it.add_on("web", finalizers=(HOLD,))

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from tests.plane.support import cluster_moves
 from tests.plane.support.cluster_teardowns import scene, waves
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.example_deployer import CLEANUP, DEPLOYED_BY_LABEL, deployed, running_deployer
@@ -23,6 +24,7 @@ from unwind.api.features import Feature
 from unwind.api.meta import find, is_true
 from unwind.api.names import (
     DEADLINE_ANNOTATION,
+    DELETE_FOR_MOVE_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
     FORCE_RELEASE_GROUPS_ANNOTATION,
@@ -36,7 +38,7 @@ from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import Setting
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import Phase
+from unwind.api.unwind import Cause, Phase
 from unwind.cli.plan import plan
 from unwind.companions.gate_source import PolicyGateSource
 from unwind.companions.policy_reader import Policies, PolicyCaches
@@ -44,9 +46,12 @@ from unwind.install.manifests import resource_of
 from unwind.install.tenant_policies import TENANTS
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
+from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.kube.object_watch import until
 from unwind.members import targets
+from unwind.teardown import deletion_gate
+from unwind.teardown.deletion_gate import GateClosed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -120,6 +125,103 @@ async def test_a_cluster_that_was_relabelled_is_torn_down_by_its_policy_and_anno
     async with it.manager(), running_deployer(it.cluster):
         assert (await it.cluster.ended()).phase is Phase.COMPLETE
     assert await it.cluster.objects() == set()
+    await it.cluster.let_go()
+
+
+async def pretend_a_move(it: PolicyScene) -> Teardown:
+    """Delete the cluster as `clusterctl move` does, with annotations that would loosen its policies; its Teardown."""
+    loose = {DEADLINE_ANNOTATION: "1s", ON_DEADLINE_ANNOTATION: "Release"}
+    await cluster_moves.pause(it.client, it.cluster.name, it.cluster.namespace)
+    it.cluster.annotations = {DELETE_FOR_MOVE_ANNOTATION: "", **loose}
+    await it.cluster.delete()
+    return await it.cluster.teardown(lambda one: one.spec.cause == Cause.MOVED, "recorded as moved")
+
+
+async def end_the_move(it: PolicyScene) -> None:
+    await it.cluster.annotate({DELETE_FOR_MOVE_ANNOTATION: None})
+    await cluster_moves.pause(it.client, it.cluster.name, it.cluster.namespace, paused=False)
+
+
+async def test_a_cluster_that_only_pretended_to_be_moved_is_held_by_its_policies(it: PolicyScene) -> None:
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod", deadline="2h", onDeadline="Hold")
+    async with it.manager():
+        await it.until_policy("prod", selects_one, "selecting")
+        moved = await pretend_a_move(it)
+        assert [policy.name for policy in moved.spec.policies] == [it.called("prod")]
+        assert (moved.spec.deadline, moved.spec.on_deadline) == ("2h", "Hold")
+        assert isinstance(deletion_gate.of_teardown(it.cluster.uid, moved), GateClosed)
+        await end_the_move(it)
+        held = await it.cluster.teardown(
+            lambda one: one.spec.cause == Cause.CLUSTER_DELETED and one.phase is Phase.HELD, "held"
+        )
+        assert held.spec.plan
+        assert [(step.name, step.effort) for step in held.spec.plan.steps] == [
+            (f"ConfigMap/{it.cluster.on_member}/apps", "Enforce")
+        ]
+        assert [policy.name for policy in held.spec.policies] == [it.called("prod")]
+        assert (held.spec.deadline, held.spec.on_deadline) == ("2h", "Hold")
+        # A user without rights on the policy.
+        await it.cluster.annotate({FORCE_RELEASE_ANNOTATION: "now", FORCE_RELEASE_BY_ANNOTATION: "jane"})
+        ignored = await it.cluster.teardown(
+            lambda one: is_true(one.status.conditions, ConditionType.RELEASE_IGNORED), "naming the release"
+        )
+        assert not ignored.finished
+        assert await it.cluster.objects() == {"apps", "apps-0"}
+    async with it.manager(), running_deployer(it.cluster):
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    await it.cluster.let_go()
+
+
+async def test_a_cluster_with_the_annotation_of_clusterctl_alone_is_deleted_by_its_policies(it: PolicyScene) -> None:
+    """`clusterctl move` pauses a Cluster before it deletes it."""
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod")
+    async with it.manager(), running_deployer(it.cluster):
+        it.cluster.annotations = {DELETE_FOR_MOVE_ANNOTATION: ""}
+        await it.cluster.delete()
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    assert await it.cluster.objects() == set()
+    await it.cluster.let_go()
+
+
+@pytest.mark.parametrize("first", ["move", "deletion"])
+async def test_what_could_not_be_read_during_a_pretended_move_is_in_the_plan(it: PolicyScene, first: str) -> None:
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod")
+    secret, where = f"{it.cluster.name}-kubeconfig", it.cluster.namespace
+    data = (await it.cluster.secret())["data"]
+    broken = {"data": {"value": base64.b64encode(b"broken").decode()}}
+    await it.client.patch(SECRETS, secret, broken, namespace=where)
+    async with it.manager() as teardowns:
+        if first == "deletion":
+            await held_for_unknown_value(it)
+            await it.cluster.annotate({DELETE_FOR_MOVE_ANNOTATION: ""})
+            await cluster_moves.pause(it.client, it.cluster.name, where)
+            # The caches have that when they have what comes after it.
+            await it.label("other")
+            await it.until_policy(
+                "prod", lambda one: is_true(one.status.conditions, ConditionType.STILL_SELECTED), "still selecting"
+            )
+            await teardowns._reconcile(Key(where, it.cluster.name))
+        else:
+            moved = await pretend_a_move(it)
+            assert moved.spec.plan
+            assert isinstance(deletion_gate.of_teardown(it.cluster.uid, moved), GateClosed)
+        await end_the_move(it)
+        held = await it.cluster.teardown(
+            lambda one: (
+                one.spec.cause == Cause.CLUSTER_DELETED and is_true(one.status.conditions, ConditionType.UNKNOWN_VALUE)
+            ),
+            "held",
+        )
+        assert held.spec.plan is None
+        await it.client.patch(SECRETS, secret, {"data": data}, namespace=where)
+        planned = await it.cluster.teardown(lambda one: one.spec.plan is not None, "planned")
+        assert planned.spec.plan
+        assert [step.effort for step in planned.spec.plan.steps] == ["Enforce"]
+    async with it.manager(), running_deployer(it.cluster):
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
     await it.cluster.let_go()
 
 

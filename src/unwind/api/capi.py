@@ -128,7 +128,7 @@ class Cluster(Model, frozen=True, kw_only=True):
     @property
     def paused(self) -> bool:
         paused = self.metadata.annotations.get(names.PAUSED_ANNOTATION, names.PAUSED_BY_GATE)
-        return self.spec.paused or paused != names.PAUSED_BY_GATE or self.moved
+        return self.spec.paused or paused != names.PAUSED_BY_GATE
 
     @property
     def held(self) -> bool:
@@ -137,8 +137,11 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> bool:
-        """Whether `clusterctl move` deletes it here, because it is in another management cluster now."""
-        return names.DELETE_FOR_MOVE_ANNOTATION in self.metadata.annotations
+        """Whether `clusterctl move` deletes it here, because it is in another management cluster now.
+
+        `clusterctl` pauses it first: Cluster API does nothing to it.
+        """
+        return self.spec.paused and names.DELETE_FOR_MOVE_ANNOTATION in self.metadata.annotations
 
     @property
     def reachable_once(self) -> bool:

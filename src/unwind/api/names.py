@@ -624,6 +624,8 @@ class EventReason(StrEnum):
     """A Teardown that the manager did not write has the name of a record. It is ignored."""
     RECORD_NOT_STORED = "RecordNotStored"
     """The CRD of Teardowns is from an earlier version, so a record could not be written. The deletion waits."""
+    MOVE_ENDED = "MoveEnded"
+    """A Cluster was deleted as by `clusterctl move`, and is not moved any more: its deletion is planned anew."""
     NOT_ARCHIVED = "NotArchived"
     """A finished Teardown could not be written to the archive. It stays until that succeeds."""
     KEPT = "Kept"

@@ -197,7 +197,9 @@ class ClusterTeardownController(Controller[Key]):
             return None  # of an earlier cluster of this name; its end queues this key again
         if cluster.moved:
             # Recorded now, because only the annotation tells that it is not deleted. The record ends with the Cluster.
-            await self._teardown(target, decided=True, cause=Cause.MOVED)
+            # A record without a plan gets none: it may be needed if the Cluster is no longer moved.
+            if self._records.get(target.ref.uid) is None:
+                await self._teardown(target, decided=True, cause=Cause.MOVED)
             return None
         teardown = await self._teardown(target)
         if teardown.finished:
@@ -216,10 +218,12 @@ class ClusterTeardownController(Controller[Key]):
         return None
 
     async def _teardown(self, target: AddonTarget, *, decided: bool = False, cause: Cause | None = None) -> Teardown:
-        return await self._records.written(target, lambda: self._drafted(target, decided=decided), cause=cause)
+        draft = partial(self._drafted, target, decided=decided, moved=cause == Cause.MOVED)
+        return await self._records.written(target, draft, cause=cause)
 
-    async def _drafted(self, target: AddonTarget, *, decided: bool) -> Drafted:
-        return await plan.draft(self._sources, self._deps, target, decided=decided)
+    async def _drafted(self, target: AddonTarget, *, decided: bool, moved: bool) -> Drafted:
+        # A Cluster that is moved may still be deleted: its record has what policies say.
+        return await plan.draft(self._sources, self._deps, target, decided=decided, with_terms=moved)
 
     def _begin(self, key: Key, teardown: Teardown, target: AddonTarget, let_go: LetGo | None) -> None:
         orphans = orphaned(teardown.spec.plan)

@@ -44,12 +44,14 @@ class ClusterMoves:
         self._seen: set[str] = set()
         """The uids of Clusters that had the annotation of clusterctl."""
 
-    def note(self, *clusters: Cluster | None) -> None:
-        """Remember Clusters that are being moved.
+    def note(self, old: Cluster | None, new: Cluster | None) -> None:
+        """Remember Clusters that are being moved, and forget those that are not moved any more.
 
         clusterctl removes the finalizers right after the deletion: a Cluster may be gone before it is reconciled.
         """
-        self._seen.update(item.metadata.uid for item in clusters if item and item.moved)
+        self._seen.update(item.metadata.uid for item in (old, new) if item and item.moved)
+        if new and not new.moved:
+            self._seen.discard(new.metadata.uid)
 
     def forget(self, uid: str) -> None:
         self._seen.discard(uid)

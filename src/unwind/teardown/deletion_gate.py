@@ -14,7 +14,7 @@ from unwind.api.features import Feature
 from unwind.api.fields import Unknown
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
-from unwind.api.unwind import Effort, Phase, StepState
+from unwind.api.unwind import Cause, Effort, Phase, StepState
 from unwind.hooks import LONGEST
 from unwind.render.text import counted
 from unwind.why.blockers import urgency
@@ -139,6 +139,9 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
     """Whether the cluster with this uid may be deleted, according to its Teardown."""
     if not uid or teardown.spec.target.uid != uid:
         return closed(f"Teardown {teardown.metadata.name} belongs to another cluster; Cluster API asks again")
+    if teardown.spec.cause == Cause.MOVED:
+        # Its plan was made for the ledger: what could not be read is not in it. A Cluster that is here was not moved.
+        return closed("the Cluster was being moved to another management cluster; there is no plan of its deletion yet")
     if teardown.finished:
         return GateOpen()
     if teardown.spec.plan is None:
@@ -159,6 +162,8 @@ def is_unenforced(uid: str, teardown: Teardown | None) -> bool:
     The plan is frozen and signed, so it is as true in a cache as on the API server.
     """
     if teardown is None or not uid or teardown.spec.target.uid != uid or teardown.spec.plan is None:
+        return False
+    if teardown.spec.cause == Cause.MOVED:
         return False
     plan = teardown.spec.plan
     return not plan.effort and all(Effort.read(step.effort) in (Effort.LEAVE, Effort.TRY) for step in plan.steps)

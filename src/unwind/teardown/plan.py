@@ -187,11 +187,11 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     terms: PolicyTerms | None = None
     drain: DrainOrder | None = None
 
-    def drafted(self, *, decided: bool = False) -> Drafted:
+    def drafted(self, *, decided: bool = False, with_terms: bool = False) -> Drafted:
         """The plan, or why there is none.
 
         `decided`: the target is released or gone. Then the plan is made for the ledger, and objects with unknown values
-        stay.
+        stay. `with_terms`: with what policies say, although it is decided.
         """
         unknown = any(item.type is ConditionType.UNKNOWN_VALUE for item in self.said)
         if unknown and not decided:
@@ -202,15 +202,22 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
         made = plan([*self.drafts, *(item.draft for item in self.lost)], orders, self.drain)
         made = msgspec.structs.replace(made, effort=self.effort, warnings=(*made.warnings, *self.warnings))
         # By what policies said until then, it was decided.
-        return Drafted(plan=made, said=self.said, terms=None if decided else self.terms)
+        return Drafted(plan=made, said=self.said, terms=self.terms if with_terms or not decided else None)
 
 
 async def draft(
-    sources: Sources, means: RemovalDeps, target: ClusterTarget, *, decided: bool = False, gone: bool = False
+    sources: Sources,
+    means: RemovalDeps,
+    target: ClusterTarget,
+    *,
+    decided: bool = False,
+    with_terms: bool = False,
+    gone: bool = False,
 ) -> Drafted:
-    """The plan of a target from all its sources, or why there is none. `decided`: see `Gathered.drafted`."""
+    """The plan of a target from all its sources, or why there is none. `decided`, `with_terms`: see
+    `Gathered.drafted`."""
     found = await gather(means.inventories, target, await sources.steps(target, gone=gone))
-    drafted = found.drafted(decided=decided)
+    drafted = found.drafted(decided=decided, with_terms=with_terms)
     if decided:
         return drafted  # nothing is removed
     drafted = await with_what_goes_along(

@@ -10,11 +10,17 @@ import msgspec
 
 from unwind import logs
 from unwind.api.meta import manifest, without_condition
-from unwind.api.names import SET_ASIDE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, EventReason
+from unwind.api.names import (
+    DELETE_FOR_MOVE_ANNOTATION,
+    SET_ASIDE_ANNOTATION,
+    SET_ASIDE_LABEL,
+    ConditionType,
+    EventReason,
+)
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
-from unwind.kube.errors import AlreadyExistsError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
@@ -111,6 +117,12 @@ class TeardownRecords:
         """The Teardown of the target, written with its plan before the first deletion. If `draft` returns no plan, the
         Teardown has none and its conditions tell why. `cause`: of a new Teardown, if it is not the usual one."""
         found = self.get(target.ref.uid)
+        if found and _is_over(found, target, cause or self._cause):
+            await self._discard_move(found)
+            # As after any pause, its deadline begins again.
+            now = self._clock.now().replace(microsecond=0)
+            target = msgspec.structs.replace(target, deleted_at=max(now, target.deleted_at or now))
+            found = None
         if found and found.spec.plan:
             return found
         drafted = await draft()
@@ -181,6 +193,11 @@ class TeardownRecords:
                 found = await self._client.get(TEARDOWNS, called, type=Teardown)
             else:
                 return await self._stored(wanted, made)
+            if found.spec.target.uid == uid and _is_over(found, target, cause) and await self._keys.verified(found):
+                raise UnwindError(
+                    f"cannot create the Teardown of {target}: the record of its move is still there",
+                    remedy="will retry",
+                )
             if await self._keys.verified(found) and found.spec.target.uid == uid and _same(found.spec.cause, cause):
                 return found
             if not self._keys.is_of_another(found):
@@ -222,6 +239,22 @@ class TeardownRecords:
         regarding = Regarding.of(wanted.spec.target)
         self._recorder.report(regarding, EventReason.RECORD_NOT_STORED, str(error), action="Record", type="Warning")
         raise error
+
+    async def _discard_move(self, teardown: Teardown) -> None:
+        """Delete the record of the move of a Cluster that is no longer moved. Nothing was removed by it.
+
+        Its plan was made for the ledger, so steps that could not be read are missing, and a plan cannot be changed.
+        """
+        meta = teardown.metadata
+        with suppress(NotFoundError, ConflictError):  # another replica was faster
+            await self._client.delete(TEARDOWNS, meta.name, uid=meta.uid)
+        why = (
+            f"{teardown.spec.target} was deleted as `clusterctl move` does ({DELETE_FOR_MOVE_ANNOTATION} and paused),"
+            " and is no longer moved: its deletion is planned again"
+        )
+        log.warning("record of a move discarded", teardown=meta.name, uid=meta.uid, target=str(teardown.spec.target))
+        regarding = Regarding.of(teardown.spec.target)
+        self._recorder.report(regarding, EventReason.MOVE_ENDED, why, action="Delete", type="Warning")
 
     async def _set_aside(self, teardown: Teardown) -> str:
         """Label a Teardown that has the name of one of our records but is not genuine; return the warning about it."""
@@ -276,6 +309,11 @@ def _lost(wanted: object, stored: object, path: str = "spec") -> list[str]:
     if isinstance(wanted, dict) and isinstance(stored, dict):
         return [lost for name, value in wanted.items() for lost in _lost(value, stored.get(name), f"{path}.{name}")]
     return [] if wanted == stored else [path]
+
+
+def _is_over(record: Teardown, target: ClusterTarget, cause: Cause) -> bool:
+    """Whether a record is about the move of a target that is here, and is not moved any more (pure)."""
+    return record.spec.cause == Cause.MOVED and cause != Cause.MOVED and target.terminating
 
 
 def _same(cause: str, other: Cause) -> bool:

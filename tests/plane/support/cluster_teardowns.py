@@ -39,7 +39,7 @@ from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from unwind.clock import Clock
     from unwind.deleters.registry import Plugin
@@ -89,7 +89,7 @@ class CapiCluster:
             stayed = stayed + 1 if stays else 0
         await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
 
-    async def annotate(self, annotations: dict[str, str], *, by: str = "unwind") -> None:
+    async def annotate(self, annotations: Mapping[str, str | None], *, by: str = "unwind") -> None:
         patch = {"metadata": {"annotations": annotations}}
         await self.client.patch(CLUSTERS, self.name, patch, namespace=self.namespace, field_manager=by)
 

@@ -195,10 +195,10 @@ class PolicyScene:
     @asynccontextmanager
     async def manager(
         self, *, helm: Helm | None = None, deployer: ExampleDeployer | None = None, addons: bool = False
-    ) -> AsyncIterator[None]:
-        """The controllers of policies, handles and teardowns, as the installed ServiceAccount. `helm`: releases of
-        plain Helm are steps, too. `deployer`: by default, one whose handles are on the member. `addons`: profiles are
-        steps, too."""
+    ) -> AsyncIterator[ClusterTeardownController]:
+        """The controllers of policies, handles and teardowns, as the installed ServiceAccount; that of teardowns.
+        `helm`: releases of plain Helm are steps, too. `deployer`: by default, one whose handles are on the member.
+        `addons`: profiles are steps, too."""
         verbs = ("get", "list", "watch", "patch", "delete")
         rights = Right(DEPLOYMENTS.group, (DEPLOYMENTS.plural,), verbs, why="A test.")
         async with granting(self.client, "example-handles", rights), manager_client(self.client, HOME) as own:
@@ -222,16 +222,19 @@ class PolicyScene:
                 if profiles:
                     sources.append(SummarySteps(own, profiles, policies=reader))
                 kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
+                teardowns = ClusterTeardownController(
+                    shared, caches, deps, sources=sources, may_release=ReleaseReview(own)
+                )
                 parts = (
                     caches,
                     read.policy_caches,
                     read.handles,
-                    ClusterTeardownController(shared, caches, deps, sources=sources, may_release=ReleaseReview(own)),
+                    teardowns,
                     PolicyController(shared, read, OpenGate()),
                     HandleController(shared, read, kubeconfigs),
                 )
                 async with running_components(parts):
-                    yield
+                    yield teardowns
 
 
 def policy_deps(

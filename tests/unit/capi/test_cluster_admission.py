@@ -200,6 +200,7 @@ async def test_a_deletion_goes_on_where_its_warning_fails() -> None:
 # A DELETE that is the request for a teardown
 
 CAPI = {"group": CLUSTERS.group, "kind": "Cluster"}
+MOVED = "clusterctl.cluster.x-k8s.io/delete-for-move"
 
 
 async def by_policy(target: AddonTarget) -> tuple[str, ...]:
@@ -209,8 +210,8 @@ async def by_policy(target: AddonTarget) -> tuple[str, ...]:
 
 async def test_a_deletion_that_is_the_request_pauses_the_cluster_and_says_how_to_follow_it() -> None:
     clusters = Clusters()
-    # Also if an earlier one of the same user was refused.
-    old = cluster(annotations={"unwind.dev/deletion-requested-by": "alice"})
+    # Also if an earlier one of the same user was refused, and without the pause of `clusterctl move`.
+    old = cluster(annotations={"unwind.dev/deletion-requested-by": "alice", MOVED: ""})
     response = await asked(clusters, requests=by_policy, operation="DELETE", kind=CAPI, oldObject=old)
     annotations = {"unwind.dev/deletion-requested-by": "alice", "cluster.x-k8s.io/paused": "unwind.dev"}
     metadata = {"uid": "u-1", "annotations": annotations}
@@ -230,7 +231,7 @@ async def test_a_deletion_that_is_the_request_pauses_the_cluster_and_says_how_to
         {"oldObject": cluster(deletionTimestamp="2026-01-01T00:00:00Z")},
         {"oldObject": cluster(annotations={"cluster.x-k8s.io/paused": "unwind.dev"})},
         {"oldObject": cluster(annotations={"cluster.x-k8s.io/paused": ""})},
-        {"oldObject": cluster(annotations={"clusterctl.cluster.x-k8s.io/delete-for-move": ""})},
+        {"oldObject": {**cluster(annotations={MOVED: ""}), "spec": {"paused": True}}},
         {"oldObject": {**cluster(), "spec": {"paused": True}}},
         {"oldObject": cluster(labels={"policy.kruise.io/delete-protection": "Always"})},
         {"kind": {"group": "cluster.karmada.io", "kind": "Cluster"}},
