@@ -18,7 +18,7 @@ from tests.plane.support.example_deployer import CLEANUP, DEPLOYED_BY_LABEL, dep
 from tests.plane.support.flux_sources import config_map
 from tests.plane.support.helm_users import HelmUser, helm_program
 from tests.plane.support.objects import until_allowed, until_refused
-from tests.plane.support.policies import DEPLOYMENTS, LABEL, HubDeployer, PolicyScene, install_handles
+from tests.plane.support.policies import COPY, DEPLOYMENTS, LABEL, HubDeployer, PolicyScene, install_handles
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.features import Feature
 from unwind.api.meta import find, is_true
@@ -643,6 +643,10 @@ async def test_handles_and_the_kubeconfig_are_let_go_at_each_end_of_a_teardown(i
         await until(it.client, SECRETS, secret, _held, "held", namespace=where)
         await it.cluster.delete()
         await it.cluster.teardown(lambda one: one.phase is Phase.HELD and bool(one.status.blockers), "held at apps")
+        # Two deletions that were not sent, because the manager was killed.
+        await it.stop_before_delete("hub")
+        await it.stop_before_delete("far", namespace=elsewhere)
+        await until(it.client, SECRETS, COPY, _copy_held, "held", namespace=elsewhere)
         # While the teardown runs, nothing is let go.
         assert _held(await it.client.get(DEPLOYMENTS, "hub", namespace=where))
         assert _held(await it.client.get(DEPLOYMENTS, "far", namespace=elsewhere))
@@ -654,11 +658,59 @@ async def test_handles_and_the_kubeconfig_are_let_go_at_each_end_of_a_teardown(i
         else:
             await it.client.patch(CLUSTERS, it.cluster.name, {"metadata": {"finalizers": None}}, namespace=where)
         assert (await it.cluster.ended()).phase is end
-        await it.until_handle("hub", lambda one: not _held(one), "free")
-        await it.until_handle("far", lambda one: not _held(one), "free", namespace=elsewhere)
+        await it.until_restored("hub")
+        await it.until_restored("far", namespace=elsewhere)
         await until(it.client, SECRETS, secret, lambda one: not _held(one), "free", namespace=where)
+        await until(it.client, SECRETS, COPY, lambda one: not _copy_held(one), "free", namespace=elsewhere)
     if end is not Phase.TARGET_GONE:
         await it.cluster.let_go()
+
+
+async def test_a_handle_that_a_policy_leaves_is_as_it_was_before_its_deletion(it: PolicyScene) -> None:
+    elsewhere = await it.elsewhere()
+    await it.handle("hub")
+    await it.handle_elsewhere("far", elsewhere)
+    await it.policy("prod", sources=_naming(elsewhere))
+    async with it.manager():
+        await it.until_handle("hub", _held, "held")
+        await it.until_handle("far", _held, "held", namespace=elsewhere)
+        await it.stop_before_delete("hub")
+        await it.stop_before_delete("far", namespace=elsewhere)
+        left = [source | {"effort": "Leave"} for source in _naming(elsewhere)]
+        await it.client.patch(TEARDOWN_POLICIES, it.called("prod"), {"spec": {"sources": left}})
+        await it.until_restored("hub")
+        await it.until_restored("far", namespace=elsewhere)
+
+
+async def test_a_copied_kubeconfig_is_held_until_the_last_handle_that_uses_it_is_gone(it: PolicyScene) -> None:
+    elsewhere = await it.elsewhere()
+    data = (await it.cluster.secret())["data"]
+    await it.copy_kubeconfig(elsewhere, "unused", data)
+    await it.copy_kubeconfig(it.cluster.namespace, "prod-kubeconfig", data)
+    made = [await it.handle_elsewhere(name, elsewhere) for name in ("one", "two")]
+    await it.handle_elsewhere("three", it.cluster.namespace, secret="prod-kubeconfig")  # noqa: S106 - a name
+    await it.policy("prod", sources=_naming(elsewhere))
+
+    async def until_copy(name: str, namespace: str, *, held: bool) -> None:
+        await until(it.client, SECRETS, name, lambda one: _copy_held(one) is held, f"held: {held}", namespace=namespace)
+
+    async with it.manager():
+        await until_copy(COPY, elsewhere, held=True)
+        await until_copy("prod-kubeconfig", it.cluster.namespace, held=True)
+        for handle in made:
+            meta = handle["metadata"]
+            await it.until_handle(meta["name"], _held, "held", namespace=elsewhere)
+            assert _copy_held(await it.client.get(SECRETS, COPY, namespace=elsewhere))
+            await it.client.delete(DEPLOYMENTS, meta["name"], uid=meta["uid"], namespace=elsewhere)
+            await it.until_handle(meta["name"], lambda one: one is None, "gone", namespace=elsewhere)
+        await until_copy(COPY, elsewhere, held=False)
+        assert not _copy_held(await it.client.get(SECRETS, "unused", namespace=elsewhere))
+        await it.delete_policy("prod")
+        await until_copy("prod-kubeconfig", it.cluster.namespace, held=False)
+
+
+def _copy_held(found: Object | None) -> bool:
+    return Finalizer.COPIED_KUBECONFIG.value in ((found or {}).get("metadata", {}).get("finalizers") or ())
 
 
 def _terminating(found: Object | None) -> bool:

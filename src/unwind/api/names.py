@@ -201,6 +201,8 @@ class Finalizer(StrEnum):
     HANDLE = "unwind.dev/handle"
     """An object of a deployer (a handle), or the Secret with the kubeconfig of its cluster: what the handle deployed is
     verified absent."""
+    COPIED_KUBECONFIG = "unwind.dev/copied-kubeconfig"
+    """A Secret with a copy of a kubeconfig that handles use: the last of these handles is released."""
 
 
 # Cluster API.

@@ -161,3 +161,7 @@ class HandleCompanion(Companion, Protocol):
 
         Pure.
         """
+
+    async def before_release(self, handle: Object) -> None:
+        """Release what was held for a handle on the management cluster, right before Unwind's finalizer is removed from
+        it."""

@@ -26,6 +26,7 @@ from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_order import dropped_warning, nested_order
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.impersonation import Account, forbidden
+from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
 from unwind.companions.release_rules import KEPT_CRD, ReleaseName
 from unwind.concurrency import gather_limited
@@ -111,18 +112,20 @@ class FluxCompanion:
         removes: Callable[[ClusterTarget, ObjectRef, bool], Awaitable[bool]] | None = None,
         helm: Helm | None = None,
         needs_order: bool = True,
+        copies: KubeconfigCopies | None = None,
     ) -> None:
         """`client`: of the management cluster. `trusts_suspended`: a suspended parent does not create a handle again.
         It may be resumed while a cluster is deleted; a user who suspends it to delete a handle knows what follows.
         `removes`: whether the policies of a cluster let Unwind remove what Flux would leave of a handle, which may be
         on the member; None: never. `helm`: None if the program is not installed: then suspended HelmReleases are
         held. `needs_order`: whether to raise if it is forbidden to read what a handle depends on, or what contains it;
-        otherwise, that is a warning."""
+        otherwise, that is a warning. `copies`: holds copied kubeconfigs, shared with the controller of handles."""
         self._client = client
         self._needs_order = needs_order
         self._trusts_suspended = trusts_suspended
         self._removes = removes
         self._helm = helm
+        self._copies = copies or KubeconfigCopies(client)
         self.remover = HandleRemover(self)
         self._releases_read: set[str] = set()
         """The uids of HelmReleases whose release this process has read."""
@@ -181,7 +184,8 @@ class FluxCompanion:
                 if await self.is_of_target(target, member, namespace, ref):
                     mine += objs
             except UnwindError as error:
-                deployed = [obj for obj in objs if _has_deployed(obj)]
+                # A held one may have had its release: helm-controller forgets it when the Secret is missing.
+                deployed = [obj for obj in objs if _has_deployed(obj) or Finalizer.HANDLE in obj.metadata.finalizers]
                 if deployed:
                     raise _unknown_cluster(resource, deployed[0], error) from error
                 log.warning("kubeconfig not usable", object=f"Secret {namespace}/{ref.name}", error=str(error))
@@ -293,6 +297,11 @@ class FluxCompanion:
 
     def before_stay(self, handle: Object) -> Object:
         return rules.before_stay(handle)
+
+    async def before_release(self, handle: Object) -> None:
+        obj = _read(handle)
+        if secret := rules.kubeconfig_secret(obj.spec.kube_config):
+            await self._copies.let_go(obj.metadata.namespace, secret, obj.metadata.uid)
 
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
         obj = _read(handle)

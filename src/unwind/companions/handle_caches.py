@@ -15,6 +15,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.policies import SourceKind
 from unwind.api.resources import Resource
 from unwind.clock import SYSTEM
+from unwind.companions.flux_inventory import before_stay
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
@@ -74,12 +75,16 @@ class HandleKind(msgspec.Struct, frozen=True, kw_only=True):
     source: SourceKind
     resource: Resource
     cluster_of: Callable[[HandleObject], Key | None]
+    before_stay: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    """The merge patch that undoes what was written right before the deletion of a handle that stays."""
 
 
 HANDLES = (
     HandleKind(source=SourceKind.HELM_RELEASE_PROXY, resource=HELM_RELEASE_PROXIES, cluster_of=by_cluster_ref),
-    HandleKind(source=SourceKind.FLUX, resource=KUSTOMIZATIONS, cluster_of=by_kubeconfig),
-    HandleKind(source=SourceKind.FLUX, resource=HELM_RELEASES, cluster_of=by_kubeconfig),
+    *(
+        HandleKind(source=SourceKind.FLUX, resource=kind, cluster_of=by_kubeconfig, before_stay=before_stay)
+        for kind in (KUSTOMIZATIONS, HELM_RELEASES)
+    ),
 )
 """The handles on the management cluster."""
 
@@ -91,6 +96,8 @@ class CachedHandle(msgspec.Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     secret: SecretKey | None = None
     """The Secret with its kubeconfig; None if it names none."""
+    cluster: Key | None = None
+    """The Cluster that it names; None if that is known by its kubeconfig only."""
 
     @property
     def ref(self) -> ObjectRef:
@@ -119,7 +126,7 @@ class HandleCaches(InformerSet):
     def of(self, cluster: Key) -> list[CachedHandle]:
         """The handles that deploy on a Cluster."""
         return [
-            CachedHandle(kind=kind, metadata=handle.metadata, secret=handle.secret)
+            CachedHandle(kind=kind, metadata=handle.metadata, secret=handle.secret, cluster=kind.cluster_of(handle))
             for kind, informer in self._handles.items()
             for handle in informer.cache.by("cluster", cluster)
         ]

@@ -21,6 +21,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import SET_ASIDE_LABEL, Finalizer
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Effort
+from unwind.companions.handle_release import release_by_uid
 from unwind.companions.kubeconfig_clusters import HandleTargets
 from unwind.companions.policy_reader import labels_of
 from unwind.kube.controller import Controller
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.companions.handle_caches import CachedHandle, PolicyDeps
     from unwind.companions.kubeconfig_clusters import KubeconfigClusters
+    from unwind.companions.kubeconfig_copies import KubeconfigCopies
     from unwind.companions.policy_reader import ClusterPolicies, PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
@@ -61,13 +63,18 @@ class HandleController(Controller[Key]):
     name = "handles"
     _caches: PolicyCaches
 
-    def __init__(self, shared: ControllerDeps, deps: PolicyDeps, copies: KubeconfigClusters) -> None:
-        """`copies`: finds the Clusters of handles with a copied kubeconfig."""
+    def __init__(
+        self, shared: ControllerDeps, deps: PolicyDeps, kubeconfigs: KubeconfigClusters, *, copies: KubeconfigCopies
+    ) -> None:
+        """`kubeconfigs`: finds the Clusters of handles with a copied kubeconfig. `copies`: holds these copies."""
         super().__init__(shared, deps.policy_caches)
         self._handles = deps.handles
         self._clusters = deps.clusters
         self._policies = deps.policies
+        self._kubeconfigs = kubeconfigs
         self._copies = copies
+        self._copied: dict[Key, set[str]] = {}
+        """The names of the copies that were held for handles, by the Clusters of these as they are queued."""
         self._selected: dict[tuple[SourceKind, str], list[_Selected]] | None = None
         """The Clusters whose policies name a namespace for a deployer; None if that must be determined again."""
         self._secrets_free: set[str] = set()
@@ -145,6 +152,7 @@ class HandleController(Controller[Key]):
         found = self._policies.known(target)
         again = [await self._look(key, handle, target, found) for handle in self._handles.of(key)]
         await self._hold_secret(target, wanted=bool(found.policies))
+        await self._let_go_copies(key)
         return _soonest(again)
 
     def _is_running(self, key: Key, cluster: Cluster | None) -> bool:
@@ -229,15 +237,39 @@ class HandleController(Controller[Key]):
     async def _hold(self, handle: CachedHandle, found: HandleTargets) -> None:
         """Hold a handle that is not being deleted, or let go of it."""
         has = Finalizer.HANDLE in handle.metadata.finalizers
-        if not has and any(not target.terminating for target in found.known):
-            await self._set(handle, wanted=True)
         if has and not any(self._may_need(target) for target in (*found.known, *found.unknown)):
             await self._let_go(handle)
+        elif has or any(not target.terminating for target in found.known):
+            await self._hold_copy(handle)  # before the handle, and again if it was replaced
+            if not has:
+                await self._set(handle, wanted=True)
+
+    async def _hold_copy(self, handle: CachedHandle) -> None:
+        meta = handle.metadata
+        if handle.secret:
+            self._copies.stays(meta.uid)
+            key = handle.cluster or Key(meta.namespace, "")
+            self._copied.setdefault(key, set()).add(handle.secret.name)
+            await self._copies.hold(meta.namespace, handle.secret.name)
+
+    async def _let_go_copies(self, key: Key) -> None:
+        """Let go of the copies whose handles are gone: a user may have removed our finalizer from one."""
+        used = {
+            handle.secret.name
+            for handle in self._handles.of(key)
+            if handle.secret and Finalizer.HANDLE in handle.metadata.finalizers
+        }
+        for name in self._copied.get(key, set()) - used:
+            await self._copies.let_go(key.namespace, name)
+            self._copied[key].discard(name)
 
     async def _let_go(self, handle: CachedHandle) -> None:
         # Clusters were asked meanwhile, which may take a while.
-        if not is_step(handle.metadata.uid, self._clusters.teardowns.cache):
-            await self._set(handle, wanted=False)
+        if is_step(handle.metadata.uid, self._clusters.teardowns.cache):
+            return
+        if handle.secret:
+            await self._copies.let_go(handle.metadata.namespace, handle.secret.name, handle.metadata.uid)
+        await self._set(handle, wanted=False)
 
     def _may_need(self, target: AddonTarget) -> bool:
         """Whether the deletion of a Cluster is still to come, or runs."""
@@ -254,7 +286,7 @@ class HandleController(Controller[Key]):
             if (decision := found.about(handle.ref, handle.kind.source, on_member=False))
             and decision.effort is not Effort.LEAVE
         ]
-        return await self._copies.of(handle.metadata.namespace, handle.secret, wanting)
+        return await self._kubeconfigs.of(handle.metadata.namespace, handle.secret, wanting)
 
     def _selecting(self, handle: CachedHandle) -> Sequence[_Selected]:
         """The Clusters whose policies name the namespace of a handle. Nothing is deployed on one that is not ready."""
@@ -289,13 +321,19 @@ class HandleController(Controller[Key]):
             held = Finalizer.HANDLE in handle.metadata.finalizers and not (cluster and handle.metadata.terminating)
             if held and not is_step(handle.metadata.uid, self._clusters.teardowns.cache):
                 await self._set(handle, wanted=False)
+        await self._let_go_copies(key)
         if key.name:
             target = targets.of_capi(cluster) if cluster else targets.of_gone(targets.capi_ref(*key, ""))
             await self._hold_secret(target, wanted=False)
         return _soonest(again)
 
     async def _set(self, handle: CachedHandle, *, wanted: bool) -> None:
-        await set_finalizer(self._client, handle.kind.resource, handle.metadata, Finalizer.HANDLE, wanted=wanted)
+        """Add our finalizer, or let go of a handle, as it was before its deletion if it stays."""
+        kind, meta = handle.kind, handle.metadata
+        if wanted:
+            await set_finalizer(self._client, kind.resource, meta, Finalizer.HANDLE, wanted=True)
+        else:
+            await release_by_uid(self._client, kind.resource, meta, kind.before_stay)
 
     async def _hold_secret(self, target: AddonTarget, *, wanted: bool) -> None:
         """Hold the Secret with the kubeconfig: without it, deployers let go of handles, and nothing can be verified."""

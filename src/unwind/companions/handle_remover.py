@@ -14,6 +14,7 @@ import msgspec
 
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer, Reason
+from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Blocker, Effort
 from unwind.companions.deployed_objects import LOOK_AGAIN, DeployedObjects
 from unwind.companions.left_objects import keep_unmarked
@@ -399,4 +400,6 @@ class _OpenRemoval:
             )
             raise Again(message, until=await self._changes_of(above), after=LOOK_AGAIN, code=Reason.HELD)
         meta = msgspec.convert(handle["metadata"], ObjectMeta)
+        if self._place.ref.kind == NAMESPACES.kind:
+            await self._companion.before_release(handle)
         await set_finalizer(self._place.client, self._resource, meta, Finalizer.HANDLE, wanted=False)

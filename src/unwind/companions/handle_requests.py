@@ -16,12 +16,13 @@ from unwind.api.annotation_values import VolumePolicy
 from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.features import Feature
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
-from unwind.api.names import MAX_OBJECTS_ANNOTATION, VOLUMES_ANNOTATION, Finalizer, Reason
+from unwind.api.names import MAX_OBJECTS_ANNOTATION, VOLUMES_ANNOTATION, Reason
 from unwind.api.rights import READ
 from unwind.api.unwind import TEARDOWNS, Effort, Entry, EntryState, Teardown
 from unwind.companions import snapshots
 from unwind.companions.flux_requests import FluxReader
 from unwind.companions.handle_clusters import HandleClusters
+from unwind.companions.handle_release import release
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.handle_scopes import plural_of, protected_by
 from unwind.companions.helm_release_proxy_requests import ProxyReader
@@ -29,7 +30,6 @@ from unwind.companions.step_source import draft_of
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item, items
 from unwind.kube.errors import NotFoundError
-from unwind.kube.updates import revise
 from unwind.teardown import cancellation, request_refusals, requests
 from unwind.teardown.cancellation import ObjectState, Restored
 from unwind.teardown.request_refusals import RefusedError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Cancellation, Inventory, Step
     from unwind.companions.handle_remover import HandlePlaces
     from unwind.companions.handle_scopes import HandleReader, HandleScope, ScopedHandle
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.request_refusals import Refusals
@@ -234,16 +234,8 @@ class HandleRequest(RequestSource):
         if found is None:
             return []
 
-        def change(now: Object) -> Object | None:
-            meta = now["metadata"]
-            patch = {} if meta.get("deletionTimestamp") else self._reader.companion.before_stay(now)
-            have = meta.get("finalizers") or []
-            if Finalizer.HANDLE in have:
-                left = [item for item in have if item != Finalizer.HANDLE]
-                patch["metadata"] = patch.get("metadata", {}) | {"finalizers": left}
-            return patch or None
-
-        changed = await revise(place.client, self._reader.companion.resource(handle), found, change)
+        companion = self._reader.companion
+        changed = await release(place.client, companion.resource(handle), found, companion.before_stay)
         return (
             [f"{handle} is restored as it was before"]
             if changed and not found["metadata"].get("deletionTimestamp")

@@ -145,6 +145,9 @@ class HelmReleaseProxies:
         del handle
         return {}
 
+    async def before_release(self, handle: Object) -> None:
+        del handle  # it names no Secret
+
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
         proxy = msgspec.convert(handle, HelmReleaseProxy)
         loaded = await self._load(member, proxy)

@@ -27,6 +27,7 @@ _FINALIZERS = {
     Finalizer.EXTERNAL: frozenset({Feature.EXTERNAL}),
     Finalizer.CREDENTIALS: frozenset({Feature.ADDONS, Feature.KARMADA}),
     Finalizer.HANDLE: features.COMPANIONS,
+    Finalizer.COPIED_KUBECONFIG: features.COMPANIONS,
 }
 """The features whose controllers remove a finalizer."""
 _SHOWN = 5

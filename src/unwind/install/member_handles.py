@@ -13,11 +13,10 @@ import msgspec
 from unwind.api import names
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta
-from unwind.companions import flux_inventory
+from unwind.companions import flux_inventory, handle_release
 from unwind.errors import UnwindError
 from unwind.install.existing_objects import teardowns
 from unwind.kube.errors import ApiError, NotFoundError
-from unwind.kube.updates import set_finalizer
 from unwind.members import targets
 from unwind.members.members import Members
 
@@ -84,6 +83,6 @@ async def _release(member: Member, handles: Sequence[ObjectRef]) -> list[ObjectR
             raise
         meta = msgspec.convert(found["metadata"], ObjectMeta)
         if meta.uid == ref.uid and names.Finalizer.HANDLE in meta.finalizers:
-            await set_finalizer(member.client, resource, meta, names.Finalizer.HANDLE, wanted=False)
+            await handle_release.release(member.client, resource, found, flux_inventory.before_stay)
             released.append(ref)
     return released

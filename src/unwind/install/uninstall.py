@@ -14,7 +14,7 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
-from unwind.api.meta import ObjectMeta
+from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -29,6 +29,7 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.unwind import INVENTORIES
+from unwind.companions import flux_inventory
 from unwind.errors import UnwindError
 from unwind.install import existing_objects, member_handles, uninstall_preconditions
 from unwind.install.existing_objects import look
@@ -336,6 +337,10 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
     API stays paused for it, because it is being deleted."""
     namespace = metadata.namespace or None
     while True:
+        try:
+            restored = await _restored(client, resource, metadata)
+        except NotFoundError:
+            return True
         stays_paused = _is_held(metadata) and metadata.terminating
         unpaused = (names.PAUSED_ANNOTATION,) if _is_held(metadata) and not stays_paused else ()
         others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
@@ -345,8 +350,12 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
                 "uid": metadata.uid,
                 "resourceVersion": metadata.resource_version,
                 "finalizers": others or None,
-                "annotations": dict.fromkeys((*_REMEMBERED, *unpaused)),
-            }
+                "annotations": {
+                    **dict.fromkeys((*_REMEMBERED, *unpaused)),
+                    **restored.pop("metadata", {}).get("annotations", {}),
+                },
+            },
+            **restored,
         }
         try:
             await client.patch(
@@ -364,6 +373,18 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
                 return True
         else:
             return not stays_paused
+
+
+async def _restored(client: Client, resource: Resource, metadata: ObjectMeta) -> Object:
+    """The merge patch that undoes what was written before the deletion of a handle of Flux; empty for other objects."""
+    handle = ObjectRef(group=resource.group, kind=resource.kind)
+    if (
+        metadata.terminating
+        or not flux_inventory.is_handle(handle)
+        or names.Finalizer.HANDLE not in metadata.finalizers
+    ):
+        return {}
+    return flux_inventory.before_stay(await client.get(resource, metadata.name, namespace=metadata.namespace))
 
 
 async def _in_use(client: Client, namespace: str) -> str:

@@ -59,6 +59,7 @@ from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
+from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
@@ -181,12 +182,19 @@ class Shared:
         )
 
     @cached_property
+    def copies(self) -> KubeconfigCopies:
+        """Holds the copied kubeconfigs that handles use."""
+        return KubeconfigCopies(self._context.client)
+
+    @cached_property
     def companions(self) -> dict[SourceKind, Companion]:
         """The deployers whose features are installed."""
         context = self._context
         found: dict[Feature, Companion] = {
             Feature.CAAPH: HelmReleaseProxies(context.client, self.helm),
-            Feature.FLUX: FluxCompanion(context.client, removes=self._removes_suspended, helm=self.helm),
+            Feature.FLUX: FluxCompanion(
+                context.client, removes=self._removes_suspended, helm=self.helm, copies=self.copies
+            ),
             Feature.HELM: HelmCompanion(context.client, self.helm, named=self._names_exactly),
         }
         return {companion.source: companion for feature, companion in found.items() if feature in context.features}
@@ -478,7 +486,7 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
     handles = HandleCaches(client, (kind for kind in HANDLES if kind.source in shared.companions))
     handles.observe(context.metrics)
     deps = PolicyDeps(policy_caches=policy_caches, handles=handles, clusters=shared.caches, policies=shared.policies)
-    copies = KubeconfigClusters(client, shared.members, clock=context.clock)
+    kubeconfigs = KubeconfigClusters(client, shared.members, clock=context.clock)
     return Components(
         controllers=(
             policy_caches,
@@ -498,7 +506,11 @@ def companions(context: ManagerContext, shared: Shared) -> Components:
                 counted=NotificationMetrics(context.registry),
             ),
             PolicyController(controllers, deps, shared.registration, machines=shared.machines),
-            *([HandleController(controllers, deps, copies)] if context.features & COMPANIONS else []),
+            *(
+                [HandleController(controllers, deps, kubeconfigs, copies=shared.copies)]
+                if context.features & COMPANIONS
+                else []
+            ),
         ),
     )
 

@@ -68,6 +68,7 @@ _KNOWN: dict[str, Duty] = {
     Finalizer.HANDLE: Duty(
         "unwind", "what it deployed to be verified absent, or its Cluster to be gone if a parent would create it again"
     ),
+    Finalizer.COPIED_KUBECONFIG: Duty("unwind", "the handles that use this kubeconfig to be released"),
     Finalizer.TEARDOWN: Duty("unwind", "the deletion to stop, and what was stopped for it to be restored"),
     SVELTOS_CLUSTER_PROFILE_FINALIZER: Duty("Sveltos", "its add-ons to be withdrawn"),
     SVELTOS_PROFILE_FINALIZER: Duty("Sveltos", "its add-ons to be withdrawn"),

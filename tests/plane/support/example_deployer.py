@@ -124,6 +124,9 @@ class ExampleDeployer(FixedPolicies):
     def before_stay(self, handle: Object) -> Object:
         return {}
 
+    async def before_release(self, handle: Object) -> None:
+        pass
+
     async def entries(self, handle: Object, member: Member) -> tuple[HandleEntry, ...]:
         # Like deployers that keep their inventory elsewhere, and forget it with the last object.
         return self._entries(handle) if CLEANUP in handle["metadata"]["finalizers"] else ()

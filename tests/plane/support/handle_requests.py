@@ -16,6 +16,7 @@ from unwind.companions.handle_caches import HANDLES
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
+from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.install.running_managers import running_managers
 from unwind.kube.shards import Shards
 from unwind.members.cluster_caches import ClusterCaches
@@ -49,7 +50,7 @@ async def handle_manager(
             caches,
             read.policy_caches,
             read.handles,
-            HandleController(shared, read, kubeconfigs),
+            HandleController(shared, read, kubeconfigs, copies=KubeconfigCopies(own)),
             RequestController(
                 shared,
                 caches,

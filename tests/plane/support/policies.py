@@ -14,18 +14,22 @@ from tests.plane.support.objects import teardown_policy
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
+from unwind.api.flux import DISABLED, RECONCILE
 from unwind.api.meta import ObjectMeta, ref_of
+from unwind.api.names import Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind, TeardownPolicy
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.api.rights import HOME, Right
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
+from unwind.companions import flux_inventory
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.handle_caches import HandleCaches, HandleKind, PolicyDeps, by_cluster_ref, by_kubeconfig
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
+from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.policy_controller import PolicyController
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
@@ -164,6 +168,25 @@ class PolicyScene:
         }
         return await self.client.create(DEPLOYMENTS, body)
 
+    async def stop_before_delete(self, name: str, *, namespace: str = "") -> None:
+        """What the manager writes on a handle right before its DELETE, which is not sent."""
+        where = namespace or self.cluster.namespace
+        found = await self.client.get(DEPLOYMENTS, name, namespace=where)
+        assert Finalizer.HANDLE in found["metadata"]["finalizers"]
+        patch = {"metadata": {"annotations": {RECONCILE: DISABLED}}, "spec": {"deletionPolicy": "Delete"}}
+        await self.client.revise(DEPLOYMENTS, found, patch)
+
+    async def until_restored(self, name: str, *, namespace: str = "") -> None:
+        """Return when a handle is as it was before, and free."""
+
+        def restored(it: Object | None) -> bool:
+            meta = (it or {}).get("metadata", {})
+            policy = (it or {}).get("spec", {}).get("deletionPolicy")
+            held = Finalizer.HANDLE in (meta.get("finalizers") or ())
+            return not held and RECONCILE not in (meta.get("annotations") or {}) and policy == "WaitForTermination"
+
+        await self.until_handle(name, restored, "restored", namespace=namespace)
+
     async def until_handle(
         self, name: str, state: Callable[[Object | None], bool], called: str, *, namespace: str = ""
     ) -> None:
@@ -208,6 +231,7 @@ class PolicyScene:
                 source=SourceKind.FLUX,
                 resource=DEPLOYMENTS,
                 cluster_of=lambda one: by_cluster_ref(one) or by_kubeconfig(one),
+                before_stay=flux_inventory.before_stay,
             )
             running = {SourceKind.FLUX, *([SourceKind.HELM] if helm else []), *([SourceKind.PROFILE] if addons else [])}
             read, shared = policy_deps(own, caches, [kind], running=running), controller_deps(own)
@@ -222,6 +246,7 @@ class PolicyScene:
                 if profiles:
                     sources.append(SummarySteps(own, profiles, policies=reader))
                 kubeconfigs = KubeconfigClusters(own, deps.members, clock=SYSTEM)
+                copies = KubeconfigCopies(own, kinds=[DEPLOYMENTS])
                 teardowns = ClusterTeardownController(
                     shared, caches, deps, sources=sources, may_release=ReleaseReview(own)
                 )
@@ -231,7 +256,7 @@ class PolicyScene:
                     read.handles,
                     teardowns,
                     PolicyController(shared, read, OpenGate()),
-                    HandleController(shared, read, kubeconfigs),
+                    HandleController(shared, read, kubeconfigs, copies=copies),
                 )
                 async with running_components(parts):
                     yield teardowns
