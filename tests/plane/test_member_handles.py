@@ -9,11 +9,12 @@ import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, scene
 from tests.plane.support.objects import crd
-from unwind.api.flux import FLUX_FINALIZER, KUSTOMIZATIONS
+from unwind.api.flux import DISABLED, FLUX_FINALIZER, KUSTOMIZATIONS, RECONCILE
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
 from unwind.api.names import Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Plan, Step, Teardown, TeardownSpec
+from unwind.install import uninstall
 from unwind.install.install import established
 from unwind.install.member_handles import release_on_members
 from unwind.kube.object_watch import until
@@ -89,6 +90,35 @@ async def test_an_uninstall_removes_only_our_finalizer_and_only_from_handles_of_
     assert [line for line in told if it.name in line] == [
         f"finalizer removed from {apps} on Cluster {it.namespace}/{it.name}"
     ]
+
+
+async def _stopped_before_delete(it: TeardownScene, name: str) -> Object:
+    """A handle as a manager leaves it that is killed between its patch and its DELETE."""
+    await _handle(it, name)
+    found = await it.member.client.get(KUSTOMIZATIONS, name, namespace=it.on_member)
+    patch = {"metadata": {"annotations": {RECONCILE: DISABLED}}, "spec": {"deletionPolicy": "Delete"}}
+    return await it.member.client.revise(KUSTOMIZATIONS, found, patch)
+
+
+async def _is_restored(it: TeardownScene, name: str) -> bool:
+    found = await it.member.client.get(KUSTOMIZATIONS, name, namespace=it.on_member)
+    meta, policy = found["metadata"], found["spec"].get("deletionPolicy")
+    held = Finalizer.HANDLE in meta["finalizers"]
+    return not held and RECONCILE not in (meta.get("annotations") or {}) and policy == "WaitForTermination"
+
+
+async def test_an_uninstall_restores_handles_that_were_about_to_be_deleted(it: TeardownScene) -> None:
+    made = await _stopped_before_delete(it, "there")
+    await _record(it, ref_of(KUSTOMIZATIONS, msgspec.convert(made["metadata"], ObjectMeta)))
+    await release_on_members(it.client, lambda _: None)
+    assert await _is_restored(it, "there")
+    # Those on the management cluster are among all objects with a finalizer.
+    made = await _stopped_before_delete(it, "here")
+    old = msgspec.convert(made["metadata"], ObjectMeta)
+    label = {"metadata": {"labels": {"changed": "meanwhile"}}}
+    await it.member.client.patch(KUSTOMIZATIONS, "here", label, namespace=it.on_member)
+    assert await uninstall._release(it.member.client, KUSTOMIZATIONS, old)
+    assert await _is_restored(it, "here")
 
 
 async def test_an_uninstall_names_the_clusters_that_it_could_not_connect_to(it: TeardownScene) -> None:

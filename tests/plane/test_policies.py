@@ -7,18 +7,27 @@ import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import pytest_asyncio
 import yaml
 
 from tests.plane.support import cluster_moves
 from tests.plane.support.cluster_teardowns import scene, waves
-from tests.plane.support.controllers import HOLD
+from tests.plane.support.controllers import HOLD, removal_deps
 from tests.plane.support.example_deployer import CLEANUP, DEPLOYED_BY_LABEL, deployed, running_deployer
 from tests.plane.support.flux_sources import config_map
 from tests.plane.support.helm_users import HelmUser, helm_program
 from tests.plane.support.objects import until_allowed, until_refused
-from tests.plane.support.policies import COPY, DEPLOYMENTS, LABEL, HubDeployer, PolicyScene, install_handles
+from tests.plane.support.policies import (
+    COPY,
+    DEPLOYMENTS,
+    LABEL,
+    HubDeployer,
+    MemberDeployer,
+    PolicyScene,
+    install_handles,
+)
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.features import Feature
 from unwind.api.meta import find, is_true
@@ -36,12 +45,13 @@ from unwind.api.names import (
 )
 from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.api.rights import Setting
+from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Cause, Phase
 from unwind.cli.plan import plan
 from unwind.companions.gate_source import PolicyGateSource
 from unwind.companions.policy_reader import Policies, PolicyCaches
+from unwind.companions.step_source import CompanionSteps
 from unwind.install.manifests import resource_of
 from unwind.install.tenant_policies import TENANTS
 from unwind.kube import kubeconfig
@@ -715,6 +725,49 @@ def _copy_held(found: Object | None) -> bool:
 
 def _terminating(found: Object | None) -> bool:
     return bool(found and found["metadata"].get("deletionTimestamp"))
+
+
+async def test_a_cluster_whose_status_was_lost_has_its_steps_if_it_has_a_kubeconfig(it: PolicyScene) -> None:
+    """A restored Cluster may have an empty status: then it does not tell that it was ever reachable."""
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod")
+    secret, where = f"{it.cluster.name}-kubeconfig", it.cluster.namespace
+    found = await it.client.get(CLUSTERS, it.cluster.name, namespace=where, type=Cluster)
+    target = msgspec.structs.replace(targets.of_capi(found), ready=False)
+    reader = Policies(it.client, PolicyCaches(it.client), clusters=lambda: CLUSTERS)
+    async with removal_deps(it.client, HOME) as deps:
+        source = CompanionSteps(MemberDeployer(it.cluster), reader, deps.members, deps.inventories)
+        assert [step.draft.object.name for step in (await source.steps(target)).steps] == ["apps"]
+        await it.client.patch(SECRETS, secret, {"data": {"value": ""}}, namespace=where)
+        deps.members.reread(target.ref.uid)
+        broken = await source.steps(target)
+        assert [notice.type for notice in broken.said] == [ConditionType.UNKNOWN_VALUE]
+        # Without a kubeconfig, nothing can have been deployed on it.
+        never = await source.steps(msgspec.structs.replace(target, secret="nothing"))  # noqa: S106 - a name
+        assert never.said == ()
+
+
+async def test_a_handle_that_names_its_cluster_by_a_config_map_is_named_by_its_policy(it: PolicyScene) -> None:
+    elsewhere = await it.elsewhere()
+    body = {
+        "apiVersion": DEPLOYMENTS.api_version,
+        "kind": DEPLOYMENTS.kind,
+        "metadata": {"name": "far", "namespace": elsewhere},
+        "spec": {"kubeConfig": {"configMapRef": {"name": "way"}}},
+    }
+    made = await it.client.create(DEPLOYMENTS, body)
+    await it.policy("prod", sources=_naming(elsewhere))
+    async with it.manager():
+        found = await it.until_policy(
+            "prod", lambda one: is_true(one.status.conditions, ConditionType.CLUSTER_UNKNOWN), "naming it"
+        )
+        said = find(found.status.conditions, ConditionType.CLUSTER_UNKNOWN)
+        assert said
+        assert said.message.startswith(f"Handle/{elsewhere}/far name their cluster by spec.kubeConfig.configMapRef")
+        await it.client.delete(DEPLOYMENTS, "far", uid=made["metadata"]["uid"], namespace=elsewhere)
+        await it.until_policy(
+            "prod", lambda one: find(one.status.conditions, ConditionType.CLUSTER_UNKNOWN) is None, "no longer"
+        )
 
 
 async def test_a_policy_without_a_selector_selects_nothing(it: PolicyScene) -> None:

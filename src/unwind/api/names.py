@@ -414,6 +414,8 @@ class ConditionType(StrEnum):
     waits."""
     STILL_SELECTED = "StillSelected"
     """TeardownPolicy: clusters no longer match its selectors, and stay selected; the message names them."""
+    CLUSTER_UNKNOWN = "ClusterUnknown"
+    """TeardownPolicy: handles name their cluster in a way that Unwind does not read; the message names them."""
     ORDER_LOST = "OrderLost"
     """Teardown: handles were already being deleted when the deletion of the cluster was seen. Their order cannot be
     kept; absence is verified all the same."""
@@ -595,6 +597,8 @@ class Reason(StrEnum):
     """Everything is gone; the time that the policy sets for controllers to finish is not over."""
     SUSPENDED = "Suspended"
     """The handle is suspended, so its deployer would leave its objects; a user must decide."""
+    CLUSTER_UNKNOWN = "ClusterUnknown"
+    """A handle names its cluster in a way that Unwind does not read, for example by a ConfigMap."""
     NO_LONGER_MATCHES = "NoLongerMatches"
     """The selectors of the policy no longer match clusters that it selected."""
     SELECTED = "Selected"

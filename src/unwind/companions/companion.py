@@ -58,6 +58,11 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     left: str = ""
     """Why its deployer would leave what it deployed, as the rest of a sentence; empty if it would not. Held, or removed
     by Unwind if the policies say so."""
+    unplaced: str = ""
+    """Why it cannot be determined whether it deploys on this cluster, as the rest of a sentence; empty if it does. Such
+    a handle is no step."""
+    holds: bool = False
+    """Whether an enforced handle that is `unplaced` holds the cluster."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import Finalizer, Reason
@@ -72,6 +73,8 @@ _ABOVE = 500
 """Up to this number of Kustomizations and HelmReleases that are no steps are read for the order of those that are."""
 _NO_STEP = "management:"
 """Before the names of those."""
+_BY_CONFIG_MAP = "names its cluster by spec.kubeConfig.configMapRef, which Unwind does not read"
+_ELSEWHERE = "uses a kubeconfig with an address or a proxy of no known Cluster"
 _ITSELF = "it deploys Flux itself, which goes with the cluster"
 
 
@@ -147,19 +150,20 @@ class FluxCompanion:
     async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
         found: dict[tuple[Resource, bool], list[FoundHandle]] = {}
         listed: dict[Place, FluxObject] = {}
+        unplaced: list[Handle] = []
 
         async def read(resource: Resource, *, on_member: bool) -> None:
             found[resource, on_member] = await (
                 self._on_member(resource, member)
                 if on_member
-                else self._on_management(resource, target, member, namespaces, listed)
+                else self._on_management(resource, target, member, namespaces, listed, unplaced)
             )
 
         places = [(resource, on_member) for resource in _KINDS for on_member in (False, True)]
         await gather_limited((read(resource, on_member=there) for resource, there in places), limit=_AT_ONCE)
         every = [handle for place in places for handle in found[place]]
         above, unread = await self._above([item.obj for item in every if not item.on_member], listed)
-        return handles_of(every, above, unread)
+        return [*handles_of(every, above, unread), *unplaced]
 
     async def _on_management(
         self,
@@ -168,8 +172,10 @@ class FluxCompanion:
         member: Member,
         namespaces: Collection[str],
         listed: dict[Place, FluxObject],
+        unplaced: list[Handle],
     ) -> list[FoundHandle]:
-        """Those of the management cluster that deploy on the target. `listed`: all that are read are added to it."""
+        """Those of the management cluster that deploy on the target. Adds all that are read to `listed`, and those of
+        which it cannot be determined to `unplaced`."""
         found: list[FluxObject] = []
         for namespace in sorted(namespaces):
             found += await _listed(self._client, resource, namespace=namespace)
@@ -178,17 +184,26 @@ class FluxCompanion:
         for obj in found:
             if (config := obj.spec.kube_config) and config.secret_ref and config.secret_ref.name:
                 users.setdefault((obj.metadata.namespace, config.secret_ref), []).append(obj)
+            elif config and config.config_map_ref:
+                holds = obj.metadata.namespace == target.ref.namespace
+                unplaced.append(_unplaced(resource, obj, _BY_CONFIG_MAP, holds=holds))
+        others: list[tuple[str, FluxObject]] = []
         mine: list[FluxObject] = []
         for (namespace, ref), objs in users.items():
+            servers: list[str] = []
             try:
-                if await self.is_of_target(target, member, namespace, ref):
+                if await self.is_of_target(target, member, namespace, ref, others=servers):
                     mine += objs
+                others += [(server, obj) for server in servers for obj in objs]
             except UnwindError as error:
                 # A held one may have had its release: helm-controller forgets it when the Secret is missing.
                 deployed = [obj for obj in objs if _has_deployed(obj) or Finalizer.HANDLE in obj.metadata.finalizers]
                 if deployed:
                     raise _unknown_cluster(resource, deployed[0], error) from error
                 log.warning("kubeconfig not usable", object=f"Secret {namespace}/{ref.name}", error=str(error))
+        if others:
+            known = await self._known_servers()
+            unplaced += [_unplaced(resource, obj, _ELSEWHERE) for server, obj in others if server not in known]
         return [
             FoundHandle(resource=resource, obj=obj, on_member=False, entries=await entries_of(obj, member))
             for obj in mine
@@ -230,10 +245,25 @@ class FluxCompanion:
             waiting = {it for place in waiting if place in known for it in _ordering(known[place])} - looked_for
         return [obj for place, obj in known.items() if place not in steps], unread
 
-    async def is_of_target(self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey) -> bool:
-        """Whether a Secret has a kubeconfig of the target. Raises if that is unknown."""
+    async def _known_servers(self) -> set[str]:
+        """The addresses of all Clusters, as far as they can be read."""
+        for resource in (CLUSTERS, CLUSTERS_V1BETA1):
+            try:
+                found = await self._client.list_of(resource, Cluster)
+            except ApiError:
+                continue  # only warnings depend on it
+            return {kubeconfig_clusters.host(item.spec.control_plane_endpoint) for item in found}
+        return set()
+
+    async def is_of_target(
+        self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey, *, others: list[str] | None = None
+    ) -> bool:
+        """Whether a Secret has a kubeconfig of the target. Raises if that is unknown. `others`: gets the host in it if
+        it has another address or proxy than the target."""
 
         async def leads_to(secret: Object) -> bool:
+            if others is not None and (other := kubeconfig_clusters.other_host(secret, ref.key, member)):
+                others.append(other)
             return await kubeconfig_clusters.leads_to(secret, ref.key, member)
 
         read = partial(self._client.get, SECRETS, ref.name, namespace=namespace)
@@ -279,18 +309,21 @@ class FluxCompanion:
         nested = [it for it in left if rules.is_handle(ref_to(it)) and not it.metadata.deletion_timestamp]
         if nested:
             raise _not_removed(ref, f"{_some(nested)} would be deleted with all that it deployed; delete it first")
-        if obj.spec.service_account_name:
-            account = Account(obj.metadata.namespace, obj.spec.service_account_name)
-            if denied := await forbidden(member.client, account, left):
-                raise _not_removed(
-                    ref,
-                    f"{account}, with which Flux applies it, may not delete {_some(denied)}; grant it the right",
-                )
+        name = obj.spec.service_account_name
+        account = Account(obj.metadata.namespace, name) if name else None
+        if account and (denied := await forbidden(member.client, account, left)):
+            why = f"{account}, with which Flux applies it, may not delete {_some(denied)}; grant it the right"
+            raise _not_removed(ref, why)
         release = next((item.name for item in obj.status.history), "") if isinstance(obj, HelmRelease) else ""
         if not isinstance(obj, HelmRelease) or not (release and obj.status.storage_namespace):
             return OwnRemoval()
-        name, disabled = ReleaseName(obj.status.storage_namespace, release), obj.spec.uninstall.disable_hooks
-        return await left_release(member, name, self._helm, hooks_disabled=disabled)
+        return await left_release(
+            member,
+            ReleaseName(obj.status.storage_namespace, release),
+            self._helm,
+            hooks_disabled=obj.spec.uninstall.disable_hooks,
+            account=account,
+        )
 
     def before_delete(self, handle: Object) -> Object:
         return rules.before_delete(_read(handle))
@@ -366,6 +399,11 @@ def why_held(obj: FluxObject) -> str:
             " another Kustomization"
         )
     return ""
+
+
+def _unplaced(resource: Resource, obj: FluxObject, why: str, *, holds: bool = False) -> Handle:
+    ref = ref_of(resource, obj.metadata)
+    return Handle(ref=ref, source=SourceKind.FLUX, unplaced=why, holds=holds)
 
 
 def _is_left(obj: FluxObject) -> bool:

@@ -117,7 +117,7 @@ class HandleCaches(InformerSet):
                 client,
                 decoding.typed(kind.resource, HandleObject),
                 clock,
-                indexes={"cluster": _indexed(kind)},
+                indexes={"cluster": _indexed(kind), "config map": _with_config_map},
                 optional=True,  # a feature may be installed before its deployer
             )
             for kind in self._kinds
@@ -129,6 +129,14 @@ class HandleCaches(InformerSet):
             CachedHandle(kind=kind, metadata=handle.metadata, secret=handle.secret, cluster=kind.cluster_of(handle))
             for kind, informer in self._handles.items()
             for handle in informer.cache.by("cluster", cluster)
+        ]
+
+    def with_config_map(self, namespace: str) -> list[CachedHandle]:
+        """The handles in a namespace that name their cluster by a ConfigMap, which Unwind does not read."""
+        return [
+            CachedHandle(kind=kind, metadata=handle.metadata)
+            for kind, informer in self._handles.items()
+            for handle in informer.cache.by("config map", namespace)
         ]
 
     def clusters(self, finalizer: str) -> set[Key]:
@@ -167,12 +175,17 @@ class HandleCaches(InformerSet):
 
 def _relevant(kind: HandleKind, handle: HandleObject) -> object:
     meta = handle.metadata
-    return meta.uid, meta.finalizers, meta.terminating, kind.cluster_of(handle), handle.secret
+    return meta.uid, meta.finalizers, meta.terminating, kind.cluster_of(handle), handle.secret, _with_config_map(handle)
 
 
 def nowhere(handle: HandleObject) -> Key:
     """The key of handles that deploy on no Cluster: it is the name of none."""
     return Key(handle.metadata.namespace, "")
+
+
+def _with_config_map(handle: HandleObject) -> tuple[str, ...]:
+    config = handle.spec.kube_config
+    return (handle.metadata.namespace,) if config and config.config_map_ref and not handle.secret else ()
 
 
 def _indexed(kind: HandleKind) -> Callable[[HandleObject], tuple[Key, ...]]:

@@ -289,16 +289,18 @@ class HandleController(Controller[Key]):
         return await self._kubeconfigs.of(handle.metadata.namespace, handle.secret, wanting)
 
     def _selecting(self, handle: CachedHandle) -> Sequence[_Selected]:
-        """The Clusters whose policies name the namespace of a handle. Nothing is deployed on one that is not ready."""
+        """The Clusters whose policies name the namespace of a handle. A handle is first held for one that is ready."""
         if self._selected is None:
             self._selected = {}
-            ready = (target for target in map(targets.of_capi, self._clusters.clusters.all()) if target.ready)
-            for target in ready:
+            for target in map(targets.of_capi, self._clusters.clusters.all()):
                 found = self._policies.known(target)
                 for source in found.sources:
                     for namespace in found.namespaces(source):
                         self._selected.setdefault((source, namespace), []).append((target, found))
-        return self._selected.get((handle.kind.source, handle.metadata.namespace), ())
+        selecting = self._selected.get((handle.kind.source, handle.metadata.namespace), [])
+        # The status of a restored Cluster may be empty: a handle that is held stays held.
+        held = Finalizer.HANDLE in handle.metadata.finalizers
+        return selecting if held else [item for item in selecting if item[0].ready]
 
     async def _is_terminating(self, target: AddonTarget) -> bool:
         ref, resource = target.ref, self._clusters.clusters.resource

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +25,7 @@ from unwind.members.targets import AddonTarget, ClusterTarget
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from unwind.api.capi import Endpoint
     from unwind.api.flux import SecretKey
     from unwind.clock import Clock
     from unwind.kube.client import Object
@@ -82,6 +84,17 @@ async def leads_to(secret: Object, key: str, member: Member) -> bool:
         return False
     async with Client(way) as client:
         return await client.cluster_uid() == member.system_uid
+
+
+def other_host(secret: Object, key: str, member: Member) -> str:
+    """The host in a kubeconfig with another address or proxy than this member; empty if they are the same."""
+    way = _connection(secret, key)
+    return "" if _address(way) == _address(member.client.connection) else urlsplit(way.server).netloc
+
+
+def host(endpoint: Endpoint) -> str:
+    """The host and port of a Cluster, as `other_host` has them (pure)."""
+    return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"
 
 
 def _connection(secret: Object, key: str) -> ClusterConnection:

@@ -12,6 +12,7 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
 from unwind.companions import release_reader, release_rules
+from unwind.companions.impersonation import forbidden_hooks
 from unwind.companions.release_rules import ReleaseName
 from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept, PermanentError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Entry
     from unwind.companions.companion import HandleCompanion
+    from unwind.companions.impersonation import Account
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_hooks import ReleaseHook
     from unwind.helm.program import Helm
@@ -47,10 +49,11 @@ class OwnRemoval(msgspec.Struct, frozen=True, kw_only=True):
 class LeftRelease(HelmReleases):
     """Uninstalls the release of one handle. Unwind has written no mark on it."""
 
-    def __init__(self, helm: Helm, release: ObjectRef, *, hooks_disabled: bool) -> None:
+    def __init__(self, helm: Helm, release: ObjectRef, *, hooks_disabled: bool, account: Account | None) -> None:
         super().__init__(helm)
         self._release = release
         self._hooks_disabled = hooks_disabled
+        self._account = account
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
         return self._release if entry.object.uid and not entry.kept else None
@@ -69,6 +72,7 @@ class LeftRelease(HelmReleases):
             has_a_say=has_a_say,
         )
         uninstallation.hooks_disabled = self._hooks_disabled
+        uninstallation.account = self._account
         return uninstallation
 
 
@@ -76,32 +80,46 @@ class _LeftUninstallation(Uninstallation):
     """The uninstall of a release that its deployer leaves."""
 
     hooks_disabled: bool
+    account: Account | None
 
     async def check_hooks(self, last: Revision, hooks: Sequence[ReleaseHook]) -> None:
         # It may have been upgraded since its removal began.
-        _check_hooks(
+        await _check_hooks(
+            self.member,
             ReleaseName(self.release.namespace, self.release.name),
             [it.part.manifest for it in hooks],
             disabled=self.hooks_disabled,
+            account=self.account,
         )
 
 
-def _check_hooks(name: ReleaseName, hooks: Iterable[ChartManifest], *, disabled: bool) -> None:
-    """Raise Again if a release must not be uninstalled with these hooks."""
+async def _check_hooks(
+    member: Member, name: ReleaseName, hooks: Sequence[ChartManifest], *, disabled: bool, account: Account | None
+) -> None:
+    """Raise Again if a release must not be uninstalled with these hooks. `account`: the one that would run them."""
+    if account and not disabled and (denied := await forbidden_hooks(member, account, hooks, name.namespace)):
+        why = (
+            f"cannot uninstall release {name}: {account}, with which Flux runs its hooks, may not create and delete"
+            f" {', '.join(denied)}; grant it these rights, or disable the hooks (spec.uninstall.disableHooks)"
+        )
+        raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
     reaching = release_rules.reaching_hooks(hooks, namespace=name.namespace)
     if why := release_rules.why_not_uninstalled(name, reaching, disabled=disabled):
         raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
 
 
-async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, hooks_disabled: bool) -> OwnRemoval:
-    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed.
+async def left_release(
+    member: Member, name: ReleaseName, helm: Helm | None, *, hooks_disabled: bool, account: Account | None = None
+) -> OwnRemoval:
+    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed. `account`: the
+    one with which its deployer would run its hooks; None if that is not limited.
 
     Raises Again, or PermanentError, if it must not be uninstalled.
     """
     loaded = await release_reader.load(member, name)
     if loaded is None:
         return OwnRemoval()  # it is uninstalled already
-    _check_hooks(name, loaded.hooks, disabled=hooks_disabled)
+    await _check_hooks(member, name, loaded.hooks, disabled=hooks_disabled, account=account)
     if helm is None:
         raise PermanentError(
             f"cannot uninstall release {name}: the helm program is not installed",
@@ -111,7 +129,7 @@ async def left_release(member: Member, name: ReleaseName, helm: Helm | None, *, 
     ref = ObjectRef(
         group=release_reader.GROUP, version="v1", kind=release_reader.KIND, namespace=name.namespace, name=name.name
     )
-    return OwnRemoval(releases=LeftRelease(helm, ref, hooks_disabled=hooks_disabled))
+    return OwnRemoval(releases=LeftRelease(helm, ref, hooks_disabled=hooks_disabled, account=account))
 
 
 def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[ObjectRef]) -> Registration:

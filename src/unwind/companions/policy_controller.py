@@ -10,7 +10,7 @@ from unwind import logs
 from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.api.policies import TEARDOWN_POLICIES, PolicyGate, TeardownPolicy
-from unwind.api.unwind import Gate
+from unwind.api.unwind import Effort, Gate
 from unwind.companions import gate_choice, policies, policy_status
 from unwind.companions.companion import step_name
 from unwind.companions.policies import Selection
@@ -161,6 +161,7 @@ class PolicyController(Controller[str]):
             conflict=found.conflict,
             fault=fault,
             decisions=self._decisions(policy, target),
+            unplaced=self._unplaced(policy, target),
         )
 
     def _gate_of(
@@ -201,6 +202,19 @@ class PolicyController(Controller[str]):
                 if decision:
                     found[step_name(handle.ref)] = decision
         return found
+
+    def _unplaced(self, policy: TeardownPolicy, target: AddonTarget) -> tuple[str, ...]:
+        """The handles that this policy would make steps if it were known which cluster they deploy on."""
+        alone = msgspec.structs.replace(self._policies.known(target), policies=(policy,))
+        namespaces = {(source, name) for source in alone.sources for name in alone.namespaces(source)}
+        return tuple(
+            step_name(handle.ref)
+            for source, name in namespaces
+            for handle in self._handles.with_config_map(name)
+            if handle.kind.source is source
+            and (decision := alone.about(handle.ref, source, on_member=False))
+            and decision.effort is not Effort.LEAVE
+        )
 
 
 def _relevant(cluster: Cluster) -> object:

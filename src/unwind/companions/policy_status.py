@@ -26,6 +26,7 @@ _TYPES = (
     ConditionType.ACCEPTED,
     ConditionType.CONFLICT,
     ConditionType.STILL_SELECTED,
+    ConditionType.CLUSTER_UNKNOWN,
     ConditionType.GATE_NOT_AVAILABLE,
     ConditionType.GATE_NOT_ARMED,
     ConditionType.NOTIFICATIONS_FAILING,
@@ -48,6 +49,8 @@ class SelectedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Why its deletion is not held now."""
     decisions: dict[str, StepDecision] = {}
     """What all policies of the cluster say about the handles of this policy, by step."""
+    unplaced: tuple[str, ...] = ()
+    """Handles of this policy of which it is not known whether they deploy on the cluster."""
 
     def __str__(self) -> str:
         return f"{self.ref.namespace}/{self.ref.name}"
@@ -137,6 +140,13 @@ def _conditions(
             f" {RESELECT_ANNOTATION} of this policy"
         )
         found[ConditionType.STILL_SELECTED] = (True, Reason.NO_LONGER_MATCHES, message)
+    if unplaced := sorted({step for cluster in clusters for step in cluster.unplaced}):
+        message = (
+            f"{_some(unplaced)} name their cluster by spec.kubeConfig.configMapRef, which Unwind does not read: they"
+            " are no steps; an enforced one in the namespace of a Cluster holds its deletion; use secretRef, or exclude"
+            " them with the selector of the source"
+        )
+        found[ConditionType.CLUSTER_UNKNOWN] = (True, Reason.CLUSTER_UNKNOWN, message)
     if unheld := [cluster for cluster in clusters if cluster.gate is PolicyGate.NOT_AVAILABLE]:
         message = (
             f"the deletion of {_some(map(str, unheld))} cannot be held:"

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.names import ConditionType, Reason
+from unwind.api.resources import SECRETS
 from unwind.api.unwind import Effort
 from unwind.companions import snapshots
 from unwind.companions.companion import step_name
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
-from unwind.kube.errors import UnreachableError
+from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.planning.dependency_graph import without
 from unwind.planning.waves import Draft
 from unwind.teardown.drafts import ORDER_LOST, TeardownNotice
@@ -113,21 +114,37 @@ class CompanionSteps(FollowedSource):
             return SourceSteps(steps=tuple(_recorded_steps(recorded, ())))
         self._targets.add(_key(target))  # before policies are read, so that no change is missed
         decisions = await self._policies.of(target)
-        if self._companion.source not in decisions.sources or not target.ready:
-            steps = tuple(_recorded_steps(recorded, ()))
-            return SourceSteps(steps=steps, said=decisions.said, terms=decisions.terms)
+        nothing = SourceSteps(steps=tuple(_recorded_steps(recorded, ())), said=decisions.said, terms=decisions.terms)
+        if self._companion.source not in decisions.sources:
+            return nothing
         try:
+            if await self._was_never_there(target):
+                return nothing
             handles, found = await self._snapshot(target, decisions)
         except UnwindError as error:
             return _unknown(self._companion.source, error, decisions, recorded)
+        unplaced = [handle for handle in handles if handle.unplaced]
+        handles = [handle for handle in handles if not handle.unplaced]
         found_steps = [step_of(handle, decisions.decide(handle)) for handle in handles]
         known = {handle.ref.uid for handle in handles}
         return SourceSteps(
             steps=(*found_steps, *_recorded_steps(recorded, known)),
             terms=decisions.terms,
-            said=decisions.said,
-            warnings=(*_order_lost(handles), *_warnings(handles, found, decisions)),
+            said=(*decisions.said, *_held_by(unplaced, decisions)),
+            warnings=(*_order_lost(handles), *_warnings(handles, found, decisions), *unplaced_warnings(unplaced)),
         )
+
+    async def _was_never_there(self, target: ClusterTarget) -> bool:
+        """Whether nothing can have been deployed on a cluster: by its status it was never reachable, and it has no
+        kubeconfig. A restored Cluster may have an empty status."""
+        if target.ready:
+            return False
+        async with self._members.management() as home:
+            try:
+                await home.client.get_metadata(SECRETS, target.secret, namespace=target.home)
+            except NotFoundError:
+                return True
+        return False
 
     async def _snapshot(
         self, target: ClusterTarget, decisions: PolicyDecisions
@@ -143,7 +160,8 @@ class CompanionSteps(FollowedSource):
                 decision = decided[handle.ref.uid]
                 return decision.effort if decision and not handle.stays else Effort.LEAVE
 
-            taken = await snapshots.record_all(self._inventories, member, handles, lambda _: companion, effort)
+            placed = [handle for handle in handles if not handle.unplaced]
+            taken = await snapshots.record_all(self._inventories, member, placed, lambda _: companion, effort)
         return handles, taken
 
     def follow(self, changed: Callable[[Key], None]) -> None:
@@ -244,6 +262,32 @@ def _unknown(
         ConditionType.UNKNOWN_VALUE, reason, f"{message}; nothing is removed from this cluster until it can be read"
     )
     return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
+
+
+def _held_by(unplaced: Iterable[Handle], decisions: PolicyDecisions) -> list[TeardownNotice]:
+    """The notices that nothing is removed because of handles of which it is not known whether they deploy here."""
+    found = [
+        (handle, decision)
+        for handle in unplaced
+        if handle.holds and (decision := decisions.decide(handle)) and decision.effort is Effort.ENFORCE
+    ]
+    return [
+        TeardownNotice(
+            ConditionType.UNKNOWN_VALUE,
+            Reason.CLUSTER_UNKNOWN,
+            f"{handle.step} {handle.unplaced}; nothing is removed from this cluster until that is known: use"
+            f" secretRef, or exclude it with the selector of {', '.join(f'{_POLICY}{it}' for it in decision.policies)}",
+        )
+        for handle, decision in found
+    ]
+
+
+def unplaced_warnings(unplaced: Iterable[Handle]) -> list[str]:
+    """The warnings of the plan about handles that are no steps, one for each reason (pure)."""
+    steps: dict[str, list[str]] = {}
+    for handle in unplaced:
+        steps.setdefault(handle.unplaced, []).append(handle.step)
+    return [f"not a step, and not waited for: {_some(names)} {why}" for why, names in steps.items()]
 
 
 def warnings_of(handle: Handle, decision: HandleDecision | None) -> list[str]:

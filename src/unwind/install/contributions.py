@@ -98,7 +98,12 @@ MACHINERY = Contribution(
         Right.on(NAMESPACES, ("get",), names=("kube-system",), why="Its uid identifies the cluster."),
         Right("events.k8s.io", ("events",), ("create", "patch"), why="Reports Events on the objects concerned."),
         Right.on(TOKEN_REVIEWS, ("create",), why="Finds out who reads the metrics (`--secure-metrics`)."),
-        Right.on(SUBJECT_ACCESS_REVIEWS, ("create",), why="Finds out who may read the metrics (`--secure-metrics`)."),
+        Right.on(
+            SUBJECT_ACCESS_REVIEWS,
+            ("create",),
+            why="Finds out whether the user who force-releases a cluster may update the TeardownPolicies that hold it,"
+            " and who may read the metrics (`--secure-metrics`).",
+        ),
     ),
     at_home=(
         Right.on(LEASES, (*READ, "create", "patch", "delete"), why="Divides the work between the replicas."),

@@ -16,7 +16,7 @@ from unwind.api.policies import SourceKind
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
-from unwind.companions.step_source import mentioned, removed_by_unwind, step_of, warnings_of
+from unwind.companions.step_source import mentioned, removed_by_unwind, step_of, unplaced_warnings, warnings_of
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
@@ -138,6 +138,8 @@ async def preview_companions(
             for companion in companions:
                 try:
                     found = await companion.handles(target, member, decisions.namespaces(companion.source))
+                    warnings += unplaced_warnings(it for it in found if it.unplaced and decisions.decide(it))
+                    found = [handle for handle in found if not handle.unplaced]
                     shown, warning = _shown(companion.source, found, decisions)
                     handles += await _taken(objects, companion, shown)
                     warnings += [warning] if warning else []

@@ -1,0 +1,133 @@
+"""Handles of Flux on the management cluster of which it is not known whether they deploy on a cluster."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+
+from tests.plane.support.cluster_teardowns import TeardownScene, scene
+from tests.plane.support.controllers import removal_deps
+from tests.plane.support.flux_handles import EnforceAll
+from tests.plane.support.objects import crd
+from unwind.api.capi import CLUSTERS, Cluster
+from unwind.api.flux import KUSTOMIZATIONS
+from unwind.api.names import ConditionType, Finalizer, Reason
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.rights import HOME
+from unwind.api.unwind import Effort
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.step_source import CompanionSteps
+from unwind.install.install import established
+from unwind.kube import kubeconfig
+from unwind.kube.object_watch import until
+from unwind.members import targets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+    from unwind.teardown.step_sources import SourceSteps
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def it(plane: Plane, namespace: str) -> AsyncIterator[TeardownScene]:
+    """A cluster, and the kind Kustomization on the management cluster, without Flux."""
+    made = await scene(plane, namespace)
+    name = f"{KUSTOMIZATIONS.plural}.{KUSTOMIZATIONS.group}"
+    await made.client.apply(CUSTOM_RESOURCE_DEFINITIONS, crd(KUSTOMIZATIONS), field_manager="test")
+    await until(
+        made.client, CUSTOM_RESOURCE_DEFINITIONS, name, lambda one: one is not None and established(one), "served"
+    )
+    yield made
+    for item in await made.client.list(KUSTOMIZATIONS, namespace=namespace):
+        await made.client.patch(
+            KUSTOMIZATIONS, item["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace=namespace
+        )
+
+
+async def _kustomization(it: TeardownScene, name: str, way: Object, namespace: str = "", **metadata: Any) -> None:
+    body: Object = {
+        "apiVersion": KUSTOMIZATIONS.api_version,
+        "kind": KUSTOMIZATIONS.kind,
+        "metadata": {"name": name, "namespace": namespace or it.namespace, **metadata},
+        # Flux of other tests may run there.
+        "spec": {
+            "suspend": True,
+            "interval": "1h",
+            "prune": True,
+            "sourceRef": {"kind": "Bucket", "name": "none"},
+            "kubeConfig": way,
+        },
+    }
+    await it.client.create(KUSTOMIZATIONS, body)
+
+
+async def _steps(it: TeardownScene, policies: EnforceAll) -> SourceSteps:
+    found = await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster)
+    async with removal_deps(it.client, HOME) as deps:
+        source = CompanionSteps(FluxCompanion(it.client), policies, deps.members, deps.inventories)
+        return await source.steps(targets.of_capi(found))
+
+
+async def _secret(it: TeardownScene, name: str, server: str) -> None:
+    way = it.member.connection("somebody")
+    text = kubeconfig.document(way, cluster="other", user="unwind").replace(way.server, server)
+    meta = {"name": name, "namespace": it.namespace}
+    data = {"value": base64.b64encode(text.encode()).decode()}
+    body = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "data": data}
+    await it.client.create(SECRETS, body)
+
+
+async def test_an_enforced_handle_that_names_its_cluster_by_a_config_map_holds_the_clusters_of_its_namespace(
+    it: TeardownScene,
+) -> None:
+    elsewhere = f"{it.namespace}-elsewhere"
+    await it.management.create_namespace(elsewhere)
+    await _kustomization(it, "near", {"configMapRef": {"name": "way"}})
+    await _kustomization(it, "far", {"configMapRef": {"name": "way"}}, elsewhere)
+    steps = await _steps(it, EnforceAll(it.namespace, elsewhere))
+    assert steps.steps == ()
+    [notice] = steps.said
+    assert (notice.type, notice.reason) == (ConditionType.UNKNOWN_VALUE, Reason.CLUSTER_UNKNOWN)
+    assert notice.message.startswith(f"Kustomization/{it.namespace}/near names its cluster by spec.kubeConfig")
+    [warning] = steps.warnings
+    assert f"Kustomization/{elsewhere}/far" in warning
+    left = await _steps(it, EnforceAll(it.namespace, elsewhere, near=Effort.LEAVE, far=Effort.LEAVE))
+    assert left.said == ()
+
+
+async def test_a_handle_whose_kubeconfig_has_the_address_of_no_cluster_is_in_the_warnings(it: TeardownScene) -> None:
+    await _secret(it, "proxied", "https://proxy.example.dev:6443")
+    endpoint = {"spec": {"controlPlaneEndpoint": {"host": "another.example.dev", "port": 6443}}}
+    another: Object = {
+        "apiVersion": CLUSTERS.api_version,
+        "kind": CLUSTERS.kind,
+        "metadata": {"name": "another", "namespace": it.namespace},
+        **endpoint,
+    }
+    another["spec"] |= {"infrastructureRef": {"apiGroup": "example.dev", "kind": "Example", "name": "another"}}
+    await it.client.create(CLUSTERS, another)
+    await _secret(it, "another", "https://another.example.dev:6443")
+    await _kustomization(it, "proxied", {"secretRef": {"name": "proxied"}})
+    await _kustomization(it, "another", {"secretRef": {"name": "another"}})
+    steps = await _steps(it, EnforceAll(it.namespace))
+    assert (steps.steps, steps.said) == ((), ())
+    [warning] = steps.warnings
+    assert f"Kustomization/{it.namespace}/proxied uses a kubeconfig with an address or a proxy" in warning
+    assert "example.dev" not in warning
+
+
+async def test_a_held_handle_whose_kubeconfig_is_gone_holds_although_it_has_deployed_nothing(
+    it: TeardownScene,
+) -> None:
+    """helm-controller forgets a release when the Secret is missing."""
+    way = {"secretRef": {"name": "gone"}}
+    await _kustomization(it, "new", way)
+    assert (await _steps(it, EnforceAll(it.namespace))).said == ()
+    await _kustomization(it, "apps", way, finalizers=[Finalizer.HANDLE.value])
+    [notice] = (await _steps(it, EnforceAll(it.namespace))).said
+    assert notice.type is ConditionType.UNKNOWN_VALUE
+    assert f"cannot determine the cluster of Kustomization {it.namespace}/apps" in notice.message
