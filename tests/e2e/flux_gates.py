@@ -65,14 +65,16 @@ class FluxGate:
         """Remove everything from the source of a Kustomization, so that Flux deletes it."""
         await self.sources.source(name, [config_map("empty", self.scene.namespace)])
 
-    async def until_held(self, *names: str, resource: Resource = KUSTOMIZATIONS) -> None:
+    async def until_held(
+        self, *names: str, resource: Resource = KUSTOMIZATIONS, finalizer: Finalizer = Finalizer.HANDLE
+    ) -> None:
         """Return when Unwind's finalizer is on these handles."""
         for name in names:
             await object_watch.until(
                 self.scene.client,
                 resource,
                 name,
-                lambda it: it is not None and Finalizer.HANDLE.value in (it["metadata"].get("finalizers") or ()),
+                lambda it: it is not None and finalizer.value in (it["metadata"].get("finalizers") or ()),
                 "held by its policy",
                 namespace=self.scene.namespace,
             )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.e2e.flux_gates import FluxGate
     from tests.e2e.gated_clusters import GateScene, Ground
     from tests.plane.support.manager_process import Manager
+    from unwind.kube.client import Object
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
@@ -113,6 +114,40 @@ async def test_one_prune_of_the_cluster_and_its_helm_release_is_held_until_the_r
     assert (await cluster.teardown()).phase is Phase.COMPLETE
     assert await scene.on_member() == {}
     await object_watch.until_absent(scene.client, HELM_RELEASES, "db", namespace=scene.namespace)
+
+
+async def test_one_prune_of_the_cluster_a_release_and_the_copy_of_its_kubeconfig_is_held(gate: FluxGate) -> None:
+    """Without the Secret, helm-controller would forget the release and let go of the HelmRelease at once."""
+    scene, where = gate.scene, gate.scene.namespace
+    cluster = await gate.begin()
+    data = (await scene.client.get(SECRETS, gate.secret, namespace=where))["data"]
+    copy: Object = {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "metadata": {"name": "copied", "namespace": where},
+        "data": data,
+    }
+    await gate.sources.chart("db", CHART)
+    release = helm_release("db", where, secret="copied")  # noqa: S106 - a name
+    await gate.sources.kustomization("fleet", [await gate.written(cluster), copy, release])
+    await gate.sources.until_ready("fleet")
+    await gate.sources.until_ready("db", resource=HELM_RELEASES)
+    await gate.until_held("db", resource=HELM_RELEASES)
+    await gate.until_held("copied", resource=SECRETS, finalizer=Finalizer.COPIED_KUBECONFIG)
+    hold = {"metadata": {"finalizers": [HOLD]}}
+    await scene.member.client.patch(CONFIG_MAPS, "db-0", hold, namespace=where)
+    await gate.prune("fleet")
+
+    # helm-controller itself waits for what it uninstalls.
+    await cluster.until_held(f"HelmRelease/{where}/db")
+    teardown = await cluster.teardown(lambda it: it.spec.plan is not None)
+    assert teardown.spec.plan
+    assert [step.object.name for step in teardown.spec.plan.steps] == ["db"]
+    assert await scene.member.client.get(CONFIG_MAPS, "db-0", namespace=where)
+    await gate.free("db-0")
+    await cluster.until_gone()
+    assert (await cluster.teardown()).phase is Phase.COMPLETE
+    await object_watch.until_absent(scene.client, SECRETS, "copied", namespace=where)
 
 
 async def test_one_prune_of_the_cluster_and_its_handles_loses_their_order_and_a_killed_manager_continues(
