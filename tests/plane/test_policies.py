@@ -271,6 +271,7 @@ async def test_the_order_of_a_policy_crosses_deployers(it: PolicyScene, reposito
     assert ended.phase is Phase.COMPLETE
     assert ended.spec.plan
     assert waves(ended) == {"apps": 1, "db": 2, "base": 3}
+    assert ended.spec.order_from == f"TeardownPolicy {it.called('prod')}"
     order = it.cluster.deleted()
     assert order.index("apps-0") < order.index("db-settings") < order.index("base-0")
     assert await it.cluster.objects() == set()

@@ -184,6 +184,9 @@ class TeardownSpec(Model, frozen=True, kw_only=True):
     on_deadline_from: Annotated[
         str, doc("The TeardownPolicies or the annotation that onDeadline is from, if a policy selects the target.")
     ] = ""
+    order_from: Annotated[
+        str, doc("The TeardownPolicies that set an order of steps, if one that selects the target does.")
+    ] = ""
     policies: Annotated[
         tuple[PolicyRef, ...], doc("The TeardownPolicies that selected the target when its teardown started.", **ATOMIC)
     ] = ()

@@ -130,13 +130,15 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
             return None
         found = policy_deadline.effective_deadline(self.policies, self.annotations)
         gate = gate_choice.effective_gate(self.policies, has_class=self.has_class)
+        ordering = [policy for policy in self.policies if policy.spec.order]
         return PolicyTerms(
             policies=tuple(map(policies.recorded, self.policies)),
             deadline=found.deadline,
             deadline_from=found.deadline_from,
             on_deadline=found.on_deadline,
             on_deadline_from=found.on_deadline_from,
-            order=tuple(policy.spec.order for policy in self.policies if policy.spec.order),
+            order=tuple(policy.spec.order for policy in ordering),
+            order_from=", ".join(sorted(f"TeardownPolicy {policy.metadata.name}" for policy in ordering)),
             gate="" if isinstance(gate.kind, Unknown) else gate.kind.value,
             gate_from=gate.why,
         )

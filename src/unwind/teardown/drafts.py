@@ -126,6 +126,7 @@ class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
     on_deadline_from: str = ""
     order: tuple[PolicyOrder, ...] = ()
     """Of each policy."""
+    order_from: str = ""
     gate: str = ""
     """What holds the deletion; empty if it is not known."""
     gate_from: str = ""
@@ -205,6 +206,7 @@ def with_terms(spec: TeardownSpec, terms: PolicyTerms) -> TeardownSpec:
         on_deadline=terms.on_deadline,
         deadline_from=terms.deadline_from,
         on_deadline_from=terms.on_deadline_from,
+        order_from=terms.order_from,
         policies=terms.policies,
     )
 

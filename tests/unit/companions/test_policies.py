@@ -247,3 +247,13 @@ def test_works_can_only_be_enforced() -> None:
         "source Work has the effort Try, but only Enforce is possible; write Enforce"
     ]
     assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
+
+
+def test_the_terms_name_the_policies_that_set_an_order() -> None:
+    found = (policy("b", order=[["grafana"]]), policy("a", order=[["postgres"]]), policy("c"))
+    terms = ClusterPolicies(target=APPS, policies=found).terms
+    assert terms
+    assert terms.order_from == "TeardownPolicy a, TeardownPolicy b"
+    unordered = ClusterPolicies(target=APPS, policies=found[2:]).terms
+    assert unordered
+    assert unordered.order_from == ""

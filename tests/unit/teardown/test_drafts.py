@@ -59,6 +59,7 @@ def test_it_records_what_policies_say_and_a_later_plan_changes_all_of_it_but_the
         deadline="2h",
         deadline_from="TeardownPolicy/production",
         on_deadline_from="TeardownPolicy/production",
+        order_from="TeardownPolicy/production",
         gate="Machines",
         gate_from="TeardownPolicy/production",
     )
@@ -66,8 +67,10 @@ def test_it_records_what_policies_say_and_a_later_plan_changes_all_of_it_but_the
     assert (spec.policies, spec.deadline, spec.deadline_from) == (policies, "2h", "TeardownPolicy/production")
     assert (spec.on_deadline, spec.on_deadline_from) == ("Hold", "TeardownPolicy/production")
     assert (spec.gate, spec.gate_from) == ("Machines", "TeardownPolicy/production")
+    assert spec.order_from == "TeardownPolicy/production"
     later = with_terms(spec, PolicyTerms(deadline="3h", gate="Hook", gate_from="TeardownPolicy/other"))
     assert (later.deadline, later.gate, later.gate_from) == ("3h", "Machines", "TeardownPolicy/production")
+    assert later.order_from == ""
 
 
 # Owners that are gone
