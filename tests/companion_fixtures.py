@@ -35,8 +35,10 @@ def _fixture(tool: Tool, *, member: bool = False) -> Any:
 
     @pytest_asyncio.fixture(scope="module", loop_scope="session")
     async def controller(plane: Plane) -> AsyncIterator[CompanionController]:
-        [on_member] = plane.members.values()
-        async with companions.running(tool, on_member if member else plane.management) as controller:
+        place = plane.management
+        if member:
+            [place] = plane.members.values()
+        async with companions.running(tool, place) as controller:
             yield controller
 
     return controller

@@ -677,10 +677,11 @@ async def test_the_plans_of_the_cluster_and_of_the_policy_say_what_unwind_remove
     plan = json.loads(told.out)
     assert plan["byUnwind"] == [apps]
     assert [ref["name"] for ref in plan["objects"][apps]] == ["apps-0"]
-    staying = {it["object"]["name"]: it["why"] for it in plan["staying"]}
-    assert sorted(staying) == ["data", "data-db-0"]
-    assert "prune is disabled" in staying["data"]
-    assert "a claim of StatefulSet db" in staying["data-db-0"]
+    assert told.code == table.code == 4
+    left = {it["object"]["name"]: it["why"] for it in plan["leaks"]}
+    assert sorted(left) == ["data", "data-db-0"]
+    assert "prune is disabled" in left["data"]
+    assert "a claim of StatefulSet db" in left["data-db-0"]
     assert "removed, by Unwind" in table.out
     await cluster.delete()
     await cluster.let_go()

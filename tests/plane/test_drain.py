@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,7 @@ from unwind.api.resources import (
 from unwind.api.unwind import Phase, Teardown
 from unwind.cli.ledger import ledger
 from unwind.cli.plan import plan
+from unwind.errors import WouldLeakError
 from unwind.kube.errors import ApiError
 from unwind.kube.object_watch import until, until_absent
 from unwind.testing.clock import StillClock
@@ -461,7 +463,8 @@ async def test_the_plan_shows_what_costs_money_who_made_it_and_what_becomes_of_i
 
     async def shown() -> dict[tuple[str, str], dict[str, object]]:
         name = f"cluster/{it.cluster.name}"
-        await plan(name, namespace=it.cluster.namespace, output="json", kubeconfig=plane.management.kubeconfig)
+        with suppress(WouldLeakError):
+            await plan(name, namespace=it.cluster.namespace, output="json", kubeconfig=plane.management.kubeconfig)
         document = json.loads(capsys.readouterr().out)
         return {(cost["what"], cost["object"]["name"]): cost for cost in document["costs"]}
 
@@ -499,7 +502,8 @@ async def test_the_plan_shows_the_steps_of_a_drain_as_the_teardown_runs_them(
     await it.cluster.add_on("app")
     await it.policy("prod", ENFORCE)
     name = f"cluster/{it.cluster.name}"
-    await plan(name, namespace=it.cluster.namespace, output="json", kubeconfig=plane.management.kubeconfig)
+    with suppress(WouldLeakError):  # other tests have created what costs money on this member
+        await plan(name, namespace=it.cluster.namespace, output="json", kubeconfig=plane.management.kubeconfig)
     foreseen = json.loads(capsys.readouterr().out)["plan"]["steps"]
     async with it.manager():
         await it.cluster.delete()

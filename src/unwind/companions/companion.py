@@ -63,6 +63,11 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     a handle is no step."""
     holds: bool = False
     """Whether an enforced handle that is `unplaced` holds the cluster."""
+    held: str = ""
+    """Why its deployer would not remove everything if it were deleted as it is now, as the rest of a sentence; empty if
+    it would. An enforced step waits until that changes, another one is given up."""
+    unknown: str = ""
+    """Why it is not known what it deployed; empty if it is."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
 

@@ -499,6 +499,7 @@ def _handle(item: FoundHandle, needs: Iterable[str], warnings: Iterable[str]) ->
         on_member=item.on_member,
         stays=_ITSELF if itself else "",
         left=rules.why_left(item.obj) if _is_left(item.obj) else "",
+        held=why_held(item.obj),
         warnings=(*item.warnings, *_warnings(item), *warnings),
     )
 

@@ -40,6 +40,7 @@ _KINDS: dict[tuple[str, str], Resource] = {(it.group, it.kind): it for it in (KU
 _MARKS = {group: (f"{group}/name", f"{group}/namespace") for group, _ in _KINDS}
 _KEEPING = {PRUNE: DISABLED, RECONCILE: DISABLED, SSA: IGNORED}
 _CONTROLLERS = ("kustomize-controller", "helm-controller")
+KEPT_CRD = "it is in the crds directory of the chart: Helm does not delete it"
 _KUSTOMIZE_CRDS = f".{KUSTOMIZATIONS.group}"
 _KINDS_OF_FLUX = ("Deployment", CUSTOM_RESOURCE_DEFINITIONS.kind)
 
@@ -202,7 +203,7 @@ def why_kept(handle: ObjectRef, *, labels: Mapping[str, str], annotations: Mappi
         if HELM_KEEP_ANNOTATION in annotations:
             return f"{HELM_KEEP_ANNOTATION} is {annotations[HELM_KEEP_ANNOTATION]}: Helm does not delete it"
         if kind == CUSTOM_RESOURCE_DEFINITIONS.kind and HELM_RELEASE_ANNOTATION not in annotations:
-            return "it is in the crds directory of the chart: Helm does not delete it"
+            return KEPT_CRD
         return ""
     if _KEEPING.keys().isdisjoint(labels) and _KEEPING.keys().isdisjoint(annotations):
         return ""  # nearly all of thousands of objects

@@ -120,6 +120,8 @@ class HelmReleaseProxies:
             # CAAPH is often used for the network and the cloud controller of a cluster.
             last=bool(loaded and loaded.cluster_role),
             terminating=proxy.metadata.terminating,
+            held=helm_release_proxy_rules.why_held(proxy),
+            unknown="" if loaded else helm_release_proxy_rules.why_unknown(proxy),
             warnings=tuple(helm_release_proxy_rules.warnings(proxy, found=loaded is not None)),
         )
 

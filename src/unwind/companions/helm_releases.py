@@ -91,7 +91,8 @@ class HelmCompanion:
             # A release that no policy selects must not hold the cluster. The removal of a selected one reports the
             # same error, and waits.
             entries = (HandleEntry(object=release_reader.secret_ref(name, revisions[-1].secret)),)
-            return Handle(ref=ref, source=self.source, entries=entries, warnings=(f"cannot be read: {error}",))
+            why = f"cannot be read: {error}"
+            return Handle(ref=ref, source=self.source, entries=entries, unknown=why, warnings=(why,))
         if loaded is None or loaded.driver:
             return None
         return await release_reader.handle_of(member, loaded, ref)

@@ -44,7 +44,7 @@ from unwind.planning.blast_radius import blast_radius
 from unwind.planning.dependency_graph import dependencies
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
-from unwind.preview import flux_preview, object_preview, removal_forecast
+from unwind.preview import flux_preview, leaks, object_preview, removal_forecast
 from unwind.preview.companion_preview import (
     NOTHING,
     CompanionPreview,
@@ -134,7 +134,6 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     found = await gather(places.inventories, target, sources)
     chunks = drain.with_chunks(others.with_chunks(found.chunks.values()))
     warnings: tuple[str, ...] = () if target.has_class or _held_without_hook(policies) else (_NO_GATE,)
-    warnings += drain.unknown
     warnings += await _waits_for_members(places, target)
     around: list[Content] = []
     try:
@@ -152,8 +151,15 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         said=await _profile_annotations(places, found.drafts),
         warnings=warnings,
         others=others,
-        costs=drain.costs(found.drafts, chunks),
+        costs=drain.costs([_as_it_ends(draft, others) for draft in found.drafts], chunks),
+        selected=bool(policies and policies.policies),
+        unknown=(*others.unknown, *drain.unknown),
     )
+
+
+def _as_it_ends(draft: Draft, others: CompanionPreview) -> Draft:
+    """A step that is given up leaves its objects (pure)."""
+    return msgspec.structs.replace(draft, effort=Effort.LEAVE) if draft.name in others.given_up else draft
 
 
 async def foresee_drain(client: Client, named: Named, *, home: str) -> Foreseen:
@@ -246,7 +252,6 @@ async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
             leaks=helm_release_proxy_rules.why_leaked(proxy),
             refused=partial(refused_proxies, proxy),
             recreated=helm_release_proxy_rules.recreated_by(proxy, deleting=cluster.metadata.terminating),
-            unknown_if_empty=helm_release_proxy_rules.why_unknown(proxy),
         ),
         protected=protected,
     )
@@ -309,9 +314,12 @@ async def _of_cluster(
     warnings: tuple[str, ...] = (),
     others: CompanionPreview = NOTHING,
     costs: tuple[Cost, ...] = (),
+    selected: bool = False,
+    unknown: tuple[str, ...] = (),
 ) -> Foreseen:
     """`made`: the plan to show; None for the one of `found`, even if a value is unknown and no plan would be written: a
-    refusal reports that. `said`: the annotations of profiles and Works, by the uid of the owner of their objects."""
+    refusal reports that. `said`: the annotations of profiles and Works, by the uid of the owner of their objects.
+    `selected`, `unknown`: as for `_foreseen`."""
     made = made or found.drafted(decided=True).plan or Plan()
     chunks = list(chunks)
     takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
@@ -344,9 +352,11 @@ async def _of_cluster(
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
         others=others,
         costs=costs,
+        selected=selected,
+        unknown=unknown,
         warnings=(
             *warnings,
-            *others.unknown,
+            *unknown,
             *(item.message for item in found.said if item.type is not ConditionType.UNKNOWN_VALUE),
         ),
     )
@@ -533,7 +543,11 @@ def _foreseen(
     warnings: Iterable[str] = (),
     others: CompanionPreview = NOTHING,
     costs: tuple[Cost, ...] = (),
+    selected: bool = False,
+    unknown: Iterable[str] = (),
 ) -> Foreseen:
+    """The preview (pure). `selected`: whether a policy selects the cluster: then what costs money is left behind if no
+    policy decides about it. `unknown`: what could not be read."""
     left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
     taken = [foreign for preview in seen for foreign in preview.forecast.along]
     objects = {
@@ -570,6 +584,17 @@ def _foreseen(
     doubts = [warning for preview in seen for warning in preview.forecast.warnings]
     # What a Namespace or CRD contains changes during the deletion.
     emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]
+    deployed = {item.draft.name for item in others.steps.steps}
+    removed = {entry.object.uid for some in going.values() for entry in some if entry.object.uid}
+    kept = {it.entry.object for name in staying if name not in deployed for it in staying[name]}
+    leaking = [told for step in made.steps for told in others.leaks(step, objects[step.name])]
+    # What a policy leaves on purpose, or a volume that stays by its reclaim policy.
+    chosen = {cost.object.uid for cost in costs if cost.left_by and cost.left_by not in objects}
+    leaking = [told for told in leaking if told.object.uid not in chosen]
+    leaking += [told for told in leaks.of_costs(costs) if told.object not in kept] if selected else []
+    lost = leaks.distinct(leaking, removed=removed, known=[entry.object for entry in every])
+    # A claim that stays after its StatefulSet may be deleted by the drain.
+    unshown = removed | {told.object.uid for told in lost}
     warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen, *doubts, *emptied_first)))
     return Foreseen(
         title=str(ref),
@@ -582,8 +607,13 @@ def _foreseen(
         volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
         refusals=tuple(refusals),
         blocked=tuple(Told(it.object, it.why) for it in protection if not it.by_contents),
-        staying=tuple(Told(it.entry.object, it.why) for some in staying.values() for it in some),
-        leaks=(*others.leaks, *(Told(ref, why) for why in others.unknown)),
+        staying=tuple(
+            Told(it.entry.object, it.why)
+            for some in staying.values()
+            for it in some
+            if it.entry.object.uid not in unshown
+        ),
+        leaks=(*lost, *(Told(ref, why) for why in unknown)),
         warnings=warned,
         critical_path=critical_path(made),
         by_unwind=tuple(step.name for step in steps if step.object.uid in others.by_unwind),

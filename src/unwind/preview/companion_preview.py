@@ -13,13 +13,16 @@ import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.policies import SourceKind
+from unwind.api.resources import SECRETS
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
 from unwind.companions.step_source import mentioned, removed_by_unwind, step_of, unplaced_warnings, warnings_of
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
 from unwind.planning.blast_radius import blast_radius
+from unwind.preview import leaks
 from unwind.preview.member_preview import protected_entries
 from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast
@@ -70,19 +73,33 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing of a step would be removed, by its name."""
     protection: Mapping[str, ProtectedObject] = {}
     """What deployers would delete, but may not be deleted, by uid."""
-    claims: Mapping[str, tuple[Entry, ...]] = {}
-    """The claims of StatefulSets that stay when a deployer deletes these, by the uid of the handle."""
     by_unwind: frozenset[str] = frozenset()
     """The uids of handles whose objects Unwind removes itself, by its chain of deleters: their deployer would leave
     them."""
+    given_up: Mapping[str, str] = {}
+    """Why a step that is only tried is given up as it is now, by its name."""
+    claims: Mapping[str, tuple[Entry, ...]] = {}
+    """The claims that stay when a deployer deletes the StatefulSets of a handle, by its uid."""
+    foreign: Mapping[str, tuple[ObjectRef, ...]] = {}
+    """What a handle lists that does not carry the marks of its deployer, by its uid."""
     unknown: tuple[str, ...] = ()
-    """What could not be read."""
+    """What could not be read, or is not known."""
+
+    def leaks(self, step: Step, forecast: Iterable[ObjectForecast]) -> list[Told]:
+        """What the step of a handle leaves behind although no policy says so. `forecast`: of its objects."""
+        forecast = list(forecast)
+        if step.name in self.why_left:
+            return [Told(step.object, self.why_left[step.name])]
+        if step.effort == Effort.LEAVE or step.object.uid not in self._handles:
+            return []
+        if why := self._why_stays(step, [item.entry for item in forecast]):
+            return [Told(step.object, why)]
+        staying = [item.entry for item in forecast if item.fate is ForecastFate.STAYS]
+        return [*leaks.of_kept(staying), *leaks.of_foreign(step.object, self.foreign.get(step.object.uid, ()))]
 
     @property
-    def leaks(self) -> tuple[Told, ...]:
-        """The handles that stay when the cluster is deleted, and with them what they deployed."""
-        handles = {step.draft.name: step.draft.object for step in self.steps.steps}
-        return tuple(Told(handles[name], why) for name, why in self.why_left.items())
+    def _handles(self) -> frozenset[str]:
+        return frozenset(item.draft.object.uid for item in self.steps.steps)
 
     def with_chunks(self, recorded: Iterable[Inventory]) -> list[Inventory]:
         """These Inventories, and those of handles that are not recorded yet."""
@@ -93,23 +110,32 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     def forecast(self, step: Step, entries: Iterable[Entry]) -> list[ObjectForecast] | None:
         """What happens to the objects of a step: its deployer deletes them. None if it is not the step of a handle, or
         Unwind removes them itself."""
-        handles = {item.draft.object.uid for item in self.steps.steps}
-        if step.object.uid not in handles or step.object.uid in self.by_unwind:
+        if step.object.uid not in self._handles or step.object.uid in self.by_unwind:
             return None
         entries = list(entries)
-        left = self.why_left.get(step.name) or (f"{step.name} is left in place" if step.effort == Effort.LEAVE else "")
-        protected = self.protected([step.object, *(entry.object for entry in entries)])
-        if step.effort == Effort.TRY and protected and not left:
-            # Its deployer would delete all of its objects.
-            left = f"part of {step.object}, which stays: {protected[0].message}"
         known = {entry.object.uid for entry in entries}
-        claims = () if left else [it for it in self.claims.get(step.object.uid, ()) if it.object.uid not in known]
+        entries += [claim for claim in self.claims.get(step.object.uid, ()) if claim.object.uid not in known]
+        left = self._why_stays(step, entries)
         return [
-            ObjectForecast(entry, ForecastFate.STAYS, left or snapshots.why_kept(entry))
+            ObjectForecast(entry, ForecastFate.STAYS, left or leaks.why_kept(entry))
             if left or entry.kept
             else ObjectForecast(entry, ForecastFate.GOES)
-            for entry in (*entries, *claims)
+            for entry in entries
         ]
+
+    def _why_stays(self, step: Step, entries: Iterable[Entry]) -> str:
+        """Why nothing of a step is removed; empty if its deployer deletes what it does not keep."""
+        if step.name in self.why_left:
+            return self.why_left[step.name]
+        if step.effort == Effort.LEAVE:
+            return f"{step.name} is left in place"
+        if step.effort != Effort.TRY:
+            return ""
+        if step.name in self.given_up:
+            return self.given_up[step.name]
+        # Its deployer would delete all of its objects.
+        protected = self.protected([step.object, *(entry.object for entry in entries)])
+        return f"part of {step.object}, which stays: {protected[0].message}" if protected else ""
 
     def protected(self, refs: Iterable[ObjectRef]) -> list[ProtectedObject]:
         """The handles and objects among these because of which a handle is not deleted."""
@@ -124,7 +150,7 @@ async def preview_companions(
 ) -> CompanionPreview:
     """The preview of all handles for a cluster. `selected`: whether a policy selects it."""
     if not target.ready:
-        return CompanionPreview()
+        return CompanionPreview(unknown=await _why_not_ready(members, target))
     handles: list[tuple[Handle, Snapshot]] = []
     failed: list[str] = []
     warnings: list[str] = []
@@ -146,6 +172,7 @@ async def preview_companions(
                 except UnwindError as error:
                     what = f"what {companion.source.value} deployed on this cluster"
                     failed.append(f"cannot read {what}: {error}; {_INCOMPLETE}")
+            failed += [f"{handle.step}: {handle.unknown}" for handle, _ in handles if handle.unknown]
             chunks = [chunk_of(member, target.ref, handle, snapshot) for handle, snapshot in handles]
             removed = [
                 (handle, snapshot)
@@ -160,19 +187,16 @@ async def preview_companions(
                 if not entry.kept and handle.ref.uid not in by_unwind
             ]
             protection = await protected_entries(member, target.ref, going)
-            for handle, snapshot in removed:
-                if handle.ref.uid not in by_unwind:
-                    found_claims = await snapshots.staying_claims(member, snapshot.entries.values())
-                    claims[handle.ref.uid] = tuple(found_claims.values())
+            claims = await claims_of(
+                member, {handle.ref.uid: snapshot for handle, snapshot in removed if handle.ref.uid not in by_unwind}
+            )
             async with members.management() as home:
                 protection += await _protected_handles(home, member, [handle for handle, _ in removed])
     except UnwindError as error:
         failed.append(f"cannot read what other deployers deployed on this cluster: {error}; {_INCOMPLETE}")
     steps = _steps(handles, decisions)
-    # Without a policy nothing would be removed anyway.
-    more = warnings if selected else [*warnings, *failed]
     return CompanionPreview(
-        steps=msgspec.structs.replace(steps, warnings=(*steps.warnings, *more)),
+        steps=msgspec.structs.replace(steps, warnings=(*steps.warnings, *warnings)),
         chunks=tuple(chunks),
         why_left={
             handle.step: NOT_MENTIONED if selected else NO_POLICY
@@ -180,10 +204,41 @@ async def preview_companions(
             if decisions.decide(handle) is None
         },
         protection={item.object.uid: item for item in protection},
-        claims=claims,
         by_unwind=frozenset(by_unwind),
-        unknown=tuple(failed) if selected else (),
+        given_up=_given_up([handle for handle, _ in handles if handle.ref.uid not in by_unwind], decisions),
+        claims=claims,
+        foreign={handle.ref.uid: snapshot.foreign for handle, snapshot in handles if snapshot.foreign},
+        unknown=tuple(failed),
     )
+
+
+async def _why_not_ready(members: Members, target: ClusterTarget) -> tuple[str, ...]:
+    """Why it is not known what is on a cluster whose control plane is not initialized. Before it has a kubeconfig,
+    nothing can have been deployed there; afterwards its status may only be missing, for example after a move."""
+    why = "its control plane is not initialized, as far as its status says"
+    try:
+        async with members.management() as home:
+            await home.client.get(SECRETS, target.secret, namespace=target.home)
+    except NotFoundError:
+        return ()
+    except UnwindError as error:
+        why = f"{why}, and its Secret cannot be read: {error}"
+    return (f"cannot read what other deployers deployed on this cluster: {why}",)
+
+
+async def claims_of(member: Member, taken: Mapping[str, Snapshot]) -> dict[str, tuple[Entry, ...]]:
+    """The claims that stay when the StatefulSets in these snapshots are deleted, by the same keys."""
+    found = {uid: await snapshots.staying_claims(member, snapshot.entries.values()) for uid, snapshot in taken.items()}
+    return {uid: tuple(claims.values()) for uid, claims in found.items() if claims}
+
+
+def _given_up(handles: Iterable[Handle], decisions: Decisions) -> dict[str, str]:
+    """Why the steps of these handles are given up as they are now (pure). Only a step that is tried is."""
+    return {
+        handle.step: f"would be given up: it {handle.held}"
+        for handle in handles
+        if handle.held and (decision := decisions.decide(handle)) and decision.effort is Effort.TRY
+    }
 
 
 async def _protected_handles(home: Member, member: Member, handles: Iterable[Handle]) -> list[ProtectedObject]:
@@ -263,11 +318,6 @@ def chunk_of(member: Member, cluster: ObjectRef, handle: Handle, snapshot: Snaps
     )
 
 
-def _leaked_claims(claims: Iterable[Entry], outlook: HandleOutlook) -> list[Told]:
-    """The claims that are left behind, unless everything is."""
-    return [] if outlook.leaks else [Told(entry.object, snapshots.why_kept(entry)) for entry in claims]
-
-
 class HandleOutlook(msgspec.Struct, frozen=True, kw_only=True):
     """What its deployer does if a handle is deleted as it is. Each text is one sentence; empty if it does not apply."""
 
@@ -277,8 +327,6 @@ class HandleOutlook(msgspec.Struct, frozen=True, kw_only=True):
     """Why `unwind delete` refuses it. It is called with the handle, and with all handles of the cluster."""
     recreated: str = ""
     """What creates it again, and with it everything that it deploys."""
-    unknown_if_empty: str = ""
-    """Why it is not known what it deployed, if the deployer lists nothing."""
 
 
 async def preview_handle(
@@ -299,8 +347,8 @@ async def preview_handle(
             raise UnwindError(f"cannot plan deletion of {ref}: it was deleted meanwhile", remedy="check its name")
         snapshot = await snapshots.take(snapshots.MemberObjects(member), companion, handle)
         held = await protected(member, snapshot)
-        claims = await snapshots.staying_claims(member, snapshot.entries.values())
-    return foreseen_handle(handle, snapshot, outlook, others=found, protected=held, claims=claims.values())
+        claims = (await claims_of(member, {ref.uid: snapshot})).get(ref.uid, ())
+    return foreseen_handle(handle, snapshot, outlook, others=found, protected=held, claims=claims)
 
 
 def foreseen_handle(
@@ -310,23 +358,19 @@ def foreseen_handle(
     *,
     others: Sequence[Handle] = (),
     protected: Sequence[Told] = (),
-    claims: Iterable[Entry] = (),
+    claims: Sequence[Entry] = (),
 ) -> Foreseen:
-    """The preview of the deletion of a handle (pure). `others`: all handles of the cluster. `claims`: those that stay
-    after its StatefulSets."""
-    entries = list(snapshot.entries.values())
-    unknown = outlook.unknown_if_empty if not handle.entries else ""
+    """The preview of the deletion of a handle (pure). `others`: all handles of the cluster. `claims`: of its
+    StatefulSets."""
+    entries = [*snapshot.entries.values(), *claims]
     going = [] if outlook.leaks else [entry for entry in entries if not entry.kept]
-    kept = [entry for entry in entries if entry.kept]
-    leaks = [Told(entry.object, outlook.leaks) for entry in entries if outlook.leaks and not entry.kept]
+    left = [Told(entry.object, outlook.leaks) for entry in entries if not entry.kept] if outlook.leaks else []
+    left += leaks.of_kept(entries)
+    left += leaks.of_foreign(handle.ref, snapshot.foreign)
     step = Step(name=handle.step, object=handle.ref, effort=Effort.ENFORCE.value, wave=1, objects=len(going))
     warnings = [
         *([f"it would be created again: {outlook.recreated}"] if outlook.recreated else []),
         *handle.warnings,
-        *(
-            f"it lists {foreign}, which does not have its labels, and is not removed with it"
-            for foreign in snapshot.foreign
-        ),
     ]
     made = Plan(steps=(step,), waves=1, objects=len(going), warnings=tuple(warnings))
     itself = Entry(object=handle.ref, resource=handle.ref.kind.lower(), state=EntryState.CONFIRMED.value)
@@ -339,8 +383,7 @@ def foreseen_handle(
         objects={handle.step: tuple(entry.object for entry in going)},
         radius=blast_radius([itself, *counted], custom_resources={}),
         refusals=(*outlook.refused(handle, others), *protected),
-        staying=tuple(Told(entry.object, snapshots.why_kept(entry)) for entry in kept),
-        leaks=(*leaks, *_leaked_claims(claims, outlook), *((Told(handle.ref, unknown),) if unknown else ())),
+        leaks=(*left, *((Told(handle.ref, handle.unknown),) if handle.unknown else ())),
         warnings=tuple(warnings),
         critical_path=(handle.step,),
     )

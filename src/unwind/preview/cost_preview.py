@@ -34,7 +34,7 @@ _KNOWN = (
     (KindName("karpenter.sh", "NodePool"), DrainPhase.NODES),
     (KindName("externaldns.k8s.io", "DNSEndpoint"), DrainPhase.LOAD_BALANCERS),
 )
-_LEFT = "left behind: "
+NOT_DRAINED = "no TeardownPolicy drains it"
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -53,10 +53,20 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """What becomes of it, in one sentence."""
     left: bool = False
     """Whether it stays when the cluster is gone."""
+    left_by: str = ""
+    """What decided that it stays: a TeardownPolicy, the volume or a step. Empty: nothing did."""
 
     def __str__(self) -> str:
         about = " ".join(part for part in (*self.names, self.size, self.storage_class) if part)
         return f"{self.what} {self.object}{f' ({about})' if about else ''}, made by {self.made_by}: {self.fate}"
+
+
+class _Fate(msgspec.Struct, frozen=True):
+    """What becomes of an object."""
+
+    text: str
+    left: bool = False
+    left_by: str = ""
 
 
 class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +102,12 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
         chunks = list(recorded)
         deployed = recorded_by(chunk for chunk in chunks if not rules.is_drain(chunk.spec.owner))
         return tuple(
-            msgspec.structs.replace(cost, fate=f"stays: {deployed[cost.object.uid][0]} deployed it", left=True)
+            msgspec.structs.replace(
+                cost,
+                fate=f"stays: {deployed[cost.object.uid][0]} deployed it",
+                left=True,
+                left_by=str(deployed[cost.object.uid][0]),
+            )
             if cost.object.uid in deployed
             else cost
             for cost in self.costs(drafts, chunks)
@@ -105,32 +120,37 @@ class CostPreview(msgspec.Struct, frozen=True, kw_only=True):
         owner: DrainedObject | None,
         recorded: tuple[ObjectRef, Entry] | None,
         steps: dict[str, Draft],
-    ) -> str:
+    ) -> _Fate:
         step = steps.get(recorded[0].uid) if recorded else None
         if recorded and step:
             stays = recorded[1].kept or step.effort is Effort.LEAVE
-            return f"{_LEFT}{step.name} leaves it" if stays else f"removed with step {step.name}"
+            return _left(f"{step.name} leaves it", step.name) if stays else _Fate(f"removed with step {step.name}")
         if not item.reclaims:
-            return f"{_LEFT}the reclaim policy of its volume is Retain"
+            return _left("the reclaim policy of its volume is Retain", f"PersistentVolume {item.volume}")
         if not decision.drains:
             by = ", ".join(decision.said.left_by)
-            return f"{_LEFT}{f'TeardownPolicy {by} says Leave' if by else 'no TeardownPolicy drains it'}"
+            return _left(f"TeardownPolicy {by} says Leave", f"TeardownPolicy {by}") if by else _left(NOT_DRAINED)
         excluded = rules.excluded(self.policies.policies, decision, item.labels)
         if decision.said.conflict or (excluded and excluded.conflict):
-            return f"holds the deletion: {decision.said.conflict or (excluded.conflict if excluded else '')}"
+            why = decision.said.conflict or (excluded.conflict if excluded else "")
+            return _Fate(f"holds the deletion: {why}")
         if excluded:
-            return f"{_LEFT}{excluded.message}"
+            return _left(excluded.message, f"TeardownPolicy {', '.join(excluded.by)}")
         if owner:
-            return f"deleted with {owner.ref}"
+            return _Fate(f"deleted with {owner.ref}")
         proof = (
             ""
             if item.finalizer or decision.settle
             else "; no finalizer shows when it is cleaned up: set settle in the TeardownPolicy to wait for it"
         )
-        return f"deleted by step {rules.step_name(decision.name)} ({decision.effort.value}){proof}"
+        return _Fate(f"deleted by step {rules.step_name(decision.name)} ({decision.effort.value}){proof}")
 
 
-def _costs(decision: DrainDecision, item: DrainedObject, fate: str) -> list[Cost]:
+def _left(why: str, by: str = "") -> _Fate:
+    return _Fate(f"left behind: {why}", left=True, left_by=by)
+
+
+def _costs(decision: DrainDecision, item: DrainedObject, fate: _Fate) -> list[Cost]:
     if decision.name == rules.LOAD_BALANCERS:
         what = LOAD_BALANCER
     elif decision.name == rules.VOLUMES:
@@ -139,7 +159,6 @@ def _costs(decision: DrainDecision, item: DrainedObject, fate: str) -> list[Cost
         what = NODES
     else:
         what = OTHER
-    left = fate.startswith(_LEFT)
     cost = Cost(
         what=what,
         object=item.ref,
@@ -147,13 +166,12 @@ def _costs(decision: DrainDecision, item: DrainedObject, fate: str) -> list[Cost
         size=item.size,
         storage_class=item.storage_class,
         made_by=item.made_by,
-        fate=fate,
-        left=left,
+        fate=fate.text,
+        left=fate.left,
+        left_by=fate.left_by,
     )
-    names = [
-        Cost(what=DNS_NAME, object=item.ref, names=(host,), made_by=item.made_by, fate=fate, left=left)
-        for host in item.hostnames
-    ]
+    name = msgspec.structs.replace(cost, what=DNS_NAME, size="", storage_class="")
+    names = [msgspec.structs.replace(name, names=(host,)) for host in item.hostnames]
     return names if what == OTHER and names else [cost, *names]
 
 

@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState
-from unwind.companions import flux, flux_inventory, snapshots
+from unwind.companions import flux, flux_inventory
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_tree import FluxTree
@@ -24,7 +24,7 @@ from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
-from unwind.preview import member_preview, removal_forecast
+from unwind.preview import leaks, member_preview, removal_forecast
 from unwind.preview.object_preview import Foreseen
 from unwind.removal.deletion_scope import Told
 
@@ -90,21 +90,19 @@ def _warnings(found: list[TreeHandle]) -> Iterator[str]:
             yield f"{it.ref} is already being deleted; see what it waits for with `unwind why`"
 
 
-def _leaks(found: list[TreeHandle]) -> dict[ObjectRef, str]:
-    leaks: dict[ObjectRef, str] = {}
-    for it in found:
+def _leaks(tree: list[TreeHandle]) -> list[Told]:
+    found: list[Told] = []
+    for it in tree:
         if it.failed:
-            leaks[it.ref] = it.failed
+            found.append(Told(it.ref, it.failed))
         elif it.held:
-            leaks |= {entry.object: f"{it.ref} {it.held}" for entry in it.there}
+            found += [Told(entry.object, f"{it.ref} {it.held}") for entry in it.there]
         else:
-            kept = [entry for entry in it.there if entry.kept]
-            leaks |= {entry.object: snapshots.why_kept(entry) for entry in (*kept, *it.claims)}
-            foreign = it.snapshot.foreign if it.snapshot else ()
-            leaks |= dict.fromkeys(
-                foreign, f"it is in the inventory of {it.ref}, but does not carry its labels, so it stays"
-            )
-    return leaks
+            found += leaks.of_kept([*it.there, *it.claims])
+            found += leaks.of_foreign(it.ref, it.snapshot.foreign if it.snapshot else ())
+    removed = {entry.object.uid for it in tree for entry in _removed(it)}
+    known = [entry.object for it in tree for entry in it.there]
+    return sorted(leaks.distinct(found, removed=removed, known=known), key=lambda told: str(told.object))
 
 
 def _foreseen(
@@ -137,7 +135,7 @@ def _foreseen(
         radius=blast_radius(entries, custom_resources={}, load_balancers=balancing),
         volumes=tuple(volume for item in cloud for volume in item.volumes),
         refusals=tuple(refusals),
-        leaks=tuple(Told(ref, why) for ref, why in sorted(_leaks(found).items(), key=lambda one: str(one[0]))),
+        leaks=tuple(_leaks(found)),
         warnings=tuple(warnings),
         critical_path=critical_path(made),
     )

@@ -122,7 +122,7 @@ async def preview_member(fleet: Members, target: ClusterTarget | None, steps: Se
 
 
 async def _seen(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]) -> MemberPreview:
-    steps = [await _with_claims(member, step) for step in steps]
+    steps = [await with_claims(member, step) for step in steps]
     protected = await _protected(member, cluster, steps)
     tried = [step for step in steps if step.tried]
     seen = await forecast(
@@ -150,7 +150,7 @@ async def _seen(member: Member, cluster: ObjectRef, steps: Sequence[PlannedStep]
     )
 
 
-async def _with_claims(member: Member, step: PlannedStep) -> PlannedStep:
+async def with_claims(member: Member, step: PlannedStep) -> PlannedStep:
     """The step, with the claims of its StatefulSets that are not in an Inventory yet."""
     known = {entry.object.uid for entry in step.entries}
     made: list[Entry] = []

@@ -12,16 +12,15 @@ from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import blast_radius
 from unwind.planning.progress import critical_path
+from unwind.preview import leaks
 from unwind.preview.member_preview import preview_member
 from unwind.preview.object_preview import Foreseen, staged
 from unwind.preview.removal_forecast import ForecastFate, PlannedStep
-from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unwind.api.unwind import Entry
     from unwind.companions.companion import Companion, Handle
     from unwind.companions.release_reader import LoadedRelease
     from unwind.companions.release_rules import ReleaseName
@@ -67,19 +66,10 @@ def foreseen(
     going = [item.entry for item in forecast if item.fate is ForecastFate.GOES]
     # They store the release, and go with it.
     shown = [entry for entry in going if not release_rules.stores_release(entry.object)]
-    staying = [
-        Told(item.entry.object, snapshots.why_kept(item.entry) if _is_kept_by_helm(item.entry) else item.why)
-        for item in forecast
-        if item.fate is ForecastFate.STAYS
-    ]
-    leaking = {item.entry.object for item in forecast if item.fate is ForecastFate.STAYS and _leaks(item.entry)}
+    staying = [item for item in forecast if item.fate is ForecastFate.STAYS]
     items = [Item("", str(number), entry) for number, entry in enumerate(shown)]
     made, objects = staged(items, seen.cloud)
     warnings = [
-        *(
-            f"{foreign} is in the release, but does not have Helm's annotations for it: it is not deleted"
-            for foreign in snapshot.foreign
-        ),
         *_hooks(loaded),
         *([f"Helm may still be working on it: it is {loaded.release.info.status}"] if loaded.release.pending else []),
         *([f"other workloads of the cluster may need it: {loaded.cluster_role}"] if loaded.cluster_role else []),
@@ -102,25 +92,15 @@ def foreseen(
             ),
             *(Told(item.object, item.why) for item in seen.protected),
         ),
-        staying=tuple(told for told in staying if told.object not in leaking),
+        staying=tuple(Told(item.entry.object, item.why) for item in staying if not item.entry.kept),
         leaks=(
-            *(told for told in staying if told.object in leaking),
+            *leaks.of_kept(item.entry for item in staying),
+            *leaks.of_foreign(handle.ref, snapshot.foreign),
             *((Told(handle.ref, seen.unseen),) if seen.unseen else ()),
         ),
         warnings=tuple(warnings),
         critical_path=critical_path(made),
     )
-
-
-def _is_kept_by_helm(entry: Entry) -> bool:
-    return entry.kept and not volume_claims.is_retained(entry)
-
-
-def _leaks(entry: Entry) -> bool:
-    """Whether an object stays although nobody asked for that: only `helm.sh/resource-policy` is such a request."""
-    if volume_claims.is_retained(entry):
-        return True
-    return _is_kept_by_helm(entry) and snapshots.why_kept(entry) != release_rules.KEPT_BY_POLICY
 
 
 def _hooks(loaded: LoadedRelease) -> Sequence[str]:

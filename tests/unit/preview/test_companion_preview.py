@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,9 +13,13 @@ from unwind.companions.snapshots import Snapshot
 from unwind.companions.step_source import HandleDecision
 from unwind.preview import companion_preview
 from unwind.preview.companion_preview import NO_POLICY, CompanionPreview, HandleOutlook, foreseen_handle
+from unwind.preview.removal_forecast import ForecastFate
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from unwind.preview.removal_forecast import ObjectForecast
+    from unwind.removal.deletion_scope import Told
 
 WEB = ObjectRef(group="addons.cluster.x-k8s.io", kind="HelmReleaseProxy", namespace="shops", name="web", uid="u-web")
 STEP = "HelmReleaseProxy/shops/web"
@@ -79,9 +83,57 @@ def test_claims_that_the_deployer_of_a_single_handle_leaves_are_leaks() -> None:
 def test_what_no_policy_removes_is_a_leak_and_stays_with_the_reason() -> None:
     steps = companion_preview._steps([(handle(), SNAPSHOT)], Words(None))
     seen = CompanionPreview(steps=steps, why_left={STEP: NO_POLICY})
-    assert [(told.object, told.why) for told in seen.leaks] == [(WEB, NO_POLICY)]
     step = Step(name=STEP, object=WEB, effort=Effort.LEAVE.value)
-    assert {item.why for item in seen.forecast(step, SNAPSHOT.entries.values()) or ()} == {NO_POLICY}
+    forecast = seen.forecast(step, SNAPSHOT.entries.values()) or []
+    assert {item.why for item in forecast} == {NO_POLICY}
+    assert [(told.object, told.why) for told in seen.leaks(step, forecast)] == [(WEB, NO_POLICY)]
+
+
+def previewed(effort: Effort, handle: Handle, **more: Any) -> tuple[list[ObjectForecast], list[Told]]:
+    """The forecast of the only step, and what it leaves behind."""
+    steps = companion_preview._steps([(handle, SNAPSHOT)], Words(effort))
+    given_up = companion_preview._given_up([handle], Words(effort))
+    seen = CompanionPreview(steps=steps, given_up=given_up, **more)
+    step = Step(name=STEP, object=WEB, effort=effort.value)
+    forecast = seen.forecast(step, SNAPSHOT.entries.values()) or []
+    return forecast, seen.leaks(step, forecast)
+
+
+def test_what_a_deployer_keeps_is_left_behind() -> None:
+    forecast, left = previewed(Effort.ENFORCE, handle())
+    assert [item.fate for item in forecast] == [ForecastFate.GOES, ForecastFate.STAYS]
+    assert [(told.object.name, told.why) for told in left] == [("data", "Helm keeps it")]
+
+
+def test_what_a_policy_leaves_is_chosen() -> None:
+    forecast, left = previewed(Effort.LEAVE, handle())
+    assert {item.fate for item in forecast} == {ForecastFate.STAYS}
+    assert left == []
+
+
+def test_a_held_handle_that_is_only_tried_is_given_up_and_left_behind() -> None:
+    forecast, left = previewed(Effort.TRY, handle(held="is suspended, so Flux would leave what it deployed"))
+    assert {item.fate for item in forecast} == {ForecastFate.STAYS}
+    why = "would be given up: it is suspended, so Flux would leave what it deployed"
+    assert [(told.object, told.why) for told in left] == [(WEB, why)]
+    held, waits = previewed(Effort.ENFORCE, handle(held="is suspended"))
+    assert [item.fate for item in held] == [ForecastFate.GOES, ForecastFate.STAYS]
+    assert [told.object.name for told in waits] == ["data"], "an enforced step waits for a user"
+
+
+def test_claims_of_stateful_sets_stay_and_are_left_behind() -> None:
+    ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace="apps", name="data-db-0", uid="u-claim")
+    claim = Entry(object=ref, resource="persistentvolumeclaims", source="StatefulSet db", kept=True)
+    forecast, left = previewed(Effort.ENFORCE, handle(), claims={WEB.uid: (claim,)})
+    assert forecast[-1].fate is ForecastFate.STAYS
+    assert "unwind.dev/volumes: Delete" in forecast[-1].why
+    assert [told.object.name for told in left] == ["data", "data-db-0"]
+
+
+def test_what_a_handle_lists_without_the_marks_of_its_deployer_is_left_behind() -> None:
+    other = ObjectRef(version="v1", kind="ConfigMap", namespace="apps", name="other")
+    _, left = previewed(Effort.ENFORCE, handle(), foreign={WEB.uid: (other,)})
+    assert [told.object.name for told in left] == ["data", "other"]
 
 
 def test_a_step_that_is_no_handle_is_not_forecast_here() -> None:
@@ -89,17 +141,17 @@ def test_a_step_that_is_no_handle_is_not_forecast_here() -> None:
     assert CompanionPreview().forecast(step, [entry("a")]) is None
 
 
-def test_deleting_a_handle_removes_what_its_deployer_deletes_and_keeps_the_rest() -> None:
+def test_deleting_a_handle_removes_what_its_deployer_deletes_and_leaves_the_rest_behind() -> None:
     seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook())
     assert [ref.name for ref in seen.objects[STEP]] == ["a"]
-    assert [(told.object.name, told.why) for told in seen.staying] == [("data", "Helm keeps it")]
+    assert [(told.object.name, told.why) for told in seen.leaks] == [("data", "Helm keeps it")]
     assert plan.total(seen) == 2, "the object and the handle"
-    assert seen.leaks == ()
+    assert seen.staying == ()
 
 
 def test_a_handle_that_its_deployer_forgets_leaks_every_object() -> None:
     seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook(leaks="would be left behind"))
-    assert [told.object.name for told in seen.leaks] == ["a"]
+    assert [told.object.name for told in seen.leaks] == ["a", "data"]
     assert seen.objects[STEP] == ()
 
 
@@ -109,10 +161,9 @@ def test_what_creates_a_handle_again_is_a_warning() -> None:
 
 
 def test_a_handle_that_lists_nothing_although_it_deployed_is_unknown() -> None:
-    told = HandleOutlook(unknown_if_empty="its release is not on the cluster")
-    [leak] = foreseen_handle(handle(entries=()), Snapshot({}), told).leaks
+    unknown = handle(entries=(), unknown="its release is not on the cluster")
+    [leak] = foreseen_handle(unknown, Snapshot({}), HandleOutlook()).leaks
     assert (leak.object, leak.why) == (WEB, "its release is not on the cluster")
-    assert foreseen_handle(handle(), SNAPSHOT, told).leaks == ()
 
 
 def test_helm_releases_that_no_policy_mentions_are_one_warning() -> None:
