@@ -22,6 +22,15 @@ Format = Literal["auto", "json", "console"]
 KEYS = ("cluster", "teardown", "step", "object", "uid")
 
 
+def _to_stderr(*_: object) -> WrappedLogger:
+    return structlog.PrintLogger(file=sys.stderr)
+
+
+if not structlog.is_configured():
+    # Commands do not call `setup`, and print their results to standard output.
+    structlog.configure(logger_factory=_to_stderr)
+
+
 def get(name: str) -> FilteringBoundLogger:
     """The logger of a module."""
     return cast("FilteringBoundLogger", structlog.get_logger(name))

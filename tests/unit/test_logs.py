@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,3 +63,10 @@ def test_what_is_not_important_is_left_out() -> None:
     logs.setup("json", stream=stream)
     logs.get("unwind.test").debug("nobody wants to know")
     assert stream.getvalue() == ""
+
+
+def test_log_entries_of_commands_are_not_among_their_output() -> None:
+    code = "from unwind import logs; logs.get('unwind.test').warning('kubeconfig not usable')"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert "kubeconfig not usable" in done.stderr
