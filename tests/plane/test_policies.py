@@ -546,6 +546,20 @@ async def test_handles_and_the_kubeconfig_are_held_from_the_selection_to_the_end
         await until(it.client, SECRETS, secret, lambda one: not _held(one), "free", namespace=it.cluster.namespace)
 
 
+async def test_the_status_lists_a_handle_in_a_namespace_that_no_policy_names(it: PolicyScene) -> None:
+    elsewhere = await it.elsewhere()
+    await it.handle("near")
+    ref = {"namespace": it.cluster.namespace, "name": it.cluster.name}
+    meta = {"name": "far", "namespace": elsewhere}
+    body = {"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "metadata": meta}
+    await it.client.create(DEPLOYMENTS, {**body, "spec": {"clusterRef": ref}})
+    await it.policy("prod")
+    async with it.manager():
+        found = await it.until_policy("prod", lambda one: bool(one.status.steps), "a step")
+        [cluster] = found.status.clusters
+        assert (cluster.steps, cluster.not_steps) == (1, (f"Handle/{elsewhere}/far",))
+
+
 async def test_a_handle_that_is_deleted_in_normal_operation_goes_when_its_deployer_is_done(it: PolicyScene) -> None:
     made = await it.handle("apps", finalizers=["deployer.example.dev/cleanup"])
     await it.policy("prod")

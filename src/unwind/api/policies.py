@@ -456,6 +456,9 @@ class PolicyGate(Word):
     """Nothing is enforced, so the deletion does not wait."""
 
 
+NOT_STEPS_SHOWN = 5
+
+
 class PolicyCluster(Model, frozen=True, kw_only=True):
     """A cluster that the policy selects."""
 
@@ -472,7 +475,17 @@ class PolicyCluster(Model, frozen=True, kw_only=True):
     gate_message: Annotated[
         str, doc("Why the cluster has this gate, and what is missing, for example: 7/8 Machines armed.")
     ] = ""
-    steps: Annotated[int, doc("Number of steps that the policy finds for the cluster.", minimum=0)] = 0
+    steps: Annotated[
+        int, doc("Number of steps that the policy finds for the cluster on the management cluster.", minimum=0)
+    ] = 0
+    not_steps: Annotated[
+        tuple[str, ...],
+        doc(
+            "Handles for the cluster that are not steps, because their namespace is in no sources[].namespaces. At most"
+            f" {NOT_STEPS_SHOWN} are named.",
+            **ATOMIC,
+        ),
+    ] = ()
     no_longer_matches: Annotated[
         bool,
         doc(

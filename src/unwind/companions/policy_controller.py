@@ -162,6 +162,7 @@ class PolicyController(Controller[str]):
             fault=fault,
             decisions=self._decisions(policy, target),
             unplaced=self._unplaced(policy, target),
+            not_steps=self._not_steps(policy, target),
         )
 
     def _gate_of(
@@ -214,6 +215,15 @@ class PolicyController(Controller[str]):
             if handle.kind.source is source
             and (decision := alone.about(handle.ref, source, on_member=False))
             and decision.effort is not Effort.LEAVE
+        )
+
+    def _not_steps(self, policy: TeardownPolicy, target: AddonTarget) -> tuple[str, ...]:
+        """The handles of the policy's sources for a cluster in namespaces that no policy names."""
+        all_, kinds = self._policies.known(target), {source.kind for source in policy.spec.sources}
+        return tuple(
+            step_name(handle.ref)
+            for handle in self._handles.of(Key(target.ref.namespace, target.ref.name))
+            if handle.kind.source in kinds and handle.ref.namespace not in all_.namespaces(handle.kind.source)
         )
 
 

@@ -8,7 +8,14 @@ import msgspec
 
 from unwind.api.meta import ObjectRef, with_condition, without_condition
 from unwind.api.names import RESELECT_ANNOTATION, ConditionType, Reason
-from unwind.api.policies import CONFLICTS_SHOWN, PolicyCluster, PolicyConflict, PolicyGate, TeardownPolicyStatus
+from unwind.api.policies import (
+    CONFLICTS_SHOWN,
+    NOT_STEPS_SHOWN,
+    PolicyCluster,
+    PolicyConflict,
+    PolicyGate,
+    TeardownPolicyStatus,
+)
 from unwind.api.unwind import Gate
 from unwind.companions import policies
 from unwind.companions.policies import Selection, StepDecision
@@ -51,6 +58,8 @@ class SelectedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """What all policies of the cluster say about the handles of this policy, by step."""
     unplaced: tuple[str, ...] = ()
     """Handles of this policy of which it is not known whether they deploy on the cluster."""
+    not_steps: tuple[str, ...] = ()
+    """The handles of its sources in namespaces that no policy names."""
 
     def __str__(self) -> str:
         return f"{self.ref.namespace}/{self.ref.name}"
@@ -108,6 +117,7 @@ def _shown(cluster: SelectedCluster) -> PolicyCluster:
         gate_kind=cluster.kind.value,
         gate_message=f"{cluster.fault}; {cluster.why}" if cluster.fault else cluster.why,
         steps=len(cluster.decisions),
+        not_steps=tuple(sorted(cluster.not_steps)[:NOT_STEPS_SHOWN]),
         no_longer_matches=cluster.selection is Selection.STILL,
     )
 

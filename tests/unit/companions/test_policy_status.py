@@ -36,6 +36,13 @@ def test_the_status_names_clusters_steps_and_conflicts() -> None:
     assert "Kustomization/shops/apps on shops/a" in said.message
 
 
+def test_handles_in_namespaces_that_no_policy_names_are_listed_and_not_counted() -> None:
+    names = tuple(f"HelmReleaseProxy/other/web-{number}" for number in range(7))
+    one = SelectedCluster(ref=CLUSTER, selection=Selection.MATCHES, gate=PolicyGate.ARMED, not_steps=names)
+    [shown] = policy_status.status(policy(), [one], now=NOW).clusters
+    assert (shown.steps, shown.not_steps) == (0, names[:5])
+
+
 def test_conditions_go_when_they_no_longer_apply() -> None:
     still = SelectedCluster(ref=CLUSTER, selection=Selection.STILL, gate=PolicyGate.NOT_AVAILABLE)
     before = policy_status.status(policy(), [still], now=NOW)
