@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.caaph import HELM_RELEASE_PROXIES
-from unwind.api.capi import KUBECONFIG_SUFFIX
-from unwind.api.fields import Model
-from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, KubeConfig, SecretKey
+from unwind.api.flux import SecretKey
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
-from unwind.api.policies import SourceKind
-from unwind.api.resources import Resource
 from unwind.clock import SYSTEM
-from unwind.companions.flux_inventory import before_stay
+from unwind.companions.handle_kinds import HandleKind, HandleObject
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
@@ -23,70 +17,11 @@ from unwind.kube.informers import Informer, InformerSet
 from unwind.members.cluster_caches import ClusterCaches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-
-
-class _ClusterRef(Model, frozen=True, kw_only=True):
-    namespace: str = ""
-    name: str = ""
-
-
-class _Spec(Model, frozen=True, kw_only=True):
-    kube_config: KubeConfig | None = None
-    """Of Flux: the kubeconfig of the cluster that it deploys on."""
-    cluster_ref: _ClusterRef | None = None
-    """Of a HelmReleaseProxy."""
-
-
-class HandleObject(Model, frozen=True, kw_only=True):
-    """A handle, with the fields that tell which Cluster it deploys on."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: _Spec = _Spec()
-
-    @property
-    def secret(self) -> SecretKey | None:
-        """The Secret with the kubeconfig of the cluster that a handle of Flux deploys on; None if it names none."""
-        config = self.spec.kube_config
-        return config.secret_ref if config and config.secret_ref and config.secret_ref.name else None
-
-
-def by_kubeconfig(handle: HandleObject) -> Key | None:
-    """The Cluster whose kubeconfig Secret a handle of Flux uses, by the name of the Secret; None if it deploys
-    elsewhere, or uses a copy with another name."""
-    secret = handle.secret.name if handle.secret else ""
-    name = secret.removesuffix(KUBECONFIG_SUFFIX)
-    return Key(handle.metadata.namespace, name) if name and name != secret else None
-
-
-def by_cluster_ref(handle: HandleObject) -> Key | None:
-    """The Cluster that a HelmReleaseProxy names."""
-    ref = handle.spec.cluster_ref
-    return Key(ref.namespace or handle.metadata.namespace, ref.name) if ref and ref.name else None
-
-
-class HandleKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of handles on the management cluster, and how one names its Cluster."""
-
-    source: SourceKind
-    resource: Resource
-    cluster_of: Callable[[HandleObject], Key | None]
-    before_stay: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
-    """The merge patch that undoes what was written right before the deletion of a handle that stays."""
-
-
-HANDLES = (
-    HandleKind(source=SourceKind.HELM_RELEASE_PROXY, resource=HELM_RELEASE_PROXIES, cluster_of=by_cluster_ref),
-    *(
-        HandleKind(source=SourceKind.FLUX, resource=kind, cluster_of=by_kubeconfig, before_stay=before_stay)
-        for kind in (KUSTOMIZATIONS, HELM_RELEASES)
-    ),
-)
-"""The handles on the management cluster."""
 
 
 class CachedHandle(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS
-from unwind.companions.handle_caches import HandleObject
+from unwind.companions.handle_kinds import HandleObject
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.updates import set_finalizer
 

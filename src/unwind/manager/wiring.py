@@ -53,8 +53,9 @@ from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.gate_source import PolicyGates, PolicyGateSource
-from unwind.companions.handle_caches import HANDLES, HandleCaches, PolicyDeps
+from unwind.companions.handle_caches import HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
+from unwind.companions.handle_kinds import HANDLES
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_releases import HelmCompanion

@@ -13,7 +13,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
 from unwind.companions import flux_inventory, policies, policy_deadline
 from unwind.companions.companion import Handle
-from unwind.companions.handle_caches import HANDLES, HandleKind, HandleObject
+from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
 from unwind.companions.policies import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
 from unwind.companions.step_source import left_message

@@ -12,8 +12,8 @@ from tests.plane.support.controllers import controller_deps, removal_deps, runni
 from tests.plane.support.policies import policy_deps
 from unwind.api.features import COMPANIONS
 from unwind.clock import SYSTEM
-from unwind.companions.handle_caches import HANDLES
 from unwind.companions.handle_controller import HandleController
+from unwind.companions.handle_kinds import HANDLES
 from unwind.companions.handle_requests import HandleRequests
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.kubeconfig_copies import KubeconfigCopies

@@ -25,8 +25,9 @@ from unwind.clock import SYSTEM
 from unwind.companions import flux_inventory
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.force_release_review import ReleaseReview
-from unwind.companions.handle_caches import HandleCaches, HandleKind, PolicyDeps, by_cluster_ref, by_kubeconfig
+from unwind.companions.handle_caches import HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
+from unwind.companions.handle_kinds import HandleKind, by_cluster_ref, by_kubeconfig
 from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
