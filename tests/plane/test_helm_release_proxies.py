@@ -9,13 +9,21 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager
+from tests.plane.support.commands import command
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.handle_requests import handle_manager
 from tests.plane.support.helm_release_proxies import EveryProxy, Proxies, config_maps, proxy_steps
 from tests.plane.support.objects import teardown_policy
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES, HELM_RELEASE_PROXY_FINALIZER
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import DELETE_PROTECTION_LABEL, FORCE_RELEASE_ANNOTATION, PAUSED_ANNOTATION, Finalizer
+from unwind.api.meta import find
+from unwind.api.names import (
+    DELETE_PROTECTION_LABEL,
+    FORCE_RELEASE_ANNOTATION,
+    PAUSED_ANNOTATION,
+    ConditionType,
+    Finalizer,
+)
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
@@ -25,6 +33,7 @@ from unwind.kube.discovery import Named
 from unwind.kube.object_watch import until
 from unwind.preview.cluster_preview import foresee
 from unwind.preview.companion_preview import NO_POLICY
+from unwind.teardown.drafts import HANDLES_NOT_REMOVED
 from unwind.teardown.requests import request
 
 if TYPE_CHECKING:
@@ -234,6 +243,28 @@ async def test_what_helm_keeps_is_in_the_ledger(it: TeardownScene, proxies: Prox
         "data": "Helm keeps it: annotation helm.sh/resource-policy",
         "hook": "Helm keeps it: a hook is not part of the release",
     }
+    await it.let_go()
+
+
+class NoPolicies(EveryProxy):
+    """No policy selects the cluster."""
+
+    sources = frozenset()
+
+
+async def test_without_a_policy_the_teardown_and_its_status_say_that_releases_are_not_removed(
+    it: TeardownScene, proxies: Proxies
+) -> None:
+    await proxies.deploy("web")
+    async with manager(it.client, sources=(proxy_steps(NoPolicies(it.namespace, Effort.LEAVE), helm=None),)):
+        await it.delete()
+        ended = await it.ended()
+    said = find(ended.status.conditions, ConditionType.HANDLES_NOT_REMOVED)
+    message = f"HelmReleaseProxy: 1 handle{HANDLES_NOT_REMOVED}no TeardownPolicy selects this cluster"
+    assert said
+    assert (said.message, ended.phase) == (message, Phase.COMPLETE)
+    shown = await command(it.management, "status", it.name, "-n", it.namespace)
+    assert message in " ".join(shown.out.split())
     await it.let_go()
 
 

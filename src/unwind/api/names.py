@@ -419,6 +419,9 @@ class ConditionType(StrEnum):
     ORDER_LOST = "OrderLost"
     """Teardown: handles were already being deleted when the deletion of the cluster was seen. Their order cannot be
     kept; absence is verified all the same."""
+    HANDLES_NOT_REMOVED = "HandlesNotRemoved"
+    """Teardown: deployers have handles for the cluster, and no TeardownPolicy says that they are removed; the message
+    has their number."""
     RELEASE_IGNORED = "ReleaseIgnored"
     """Teardown: the release is ignored, because its user may not update the policies that hold the cluster."""
     NOTIFICATIONS_FAILING = "NotificationsFailing"
@@ -585,6 +588,8 @@ class Reason(StrEnum):
     """NotificationsFailing: a sink did not accept notifications, or may not be called."""
     ORDER_LOST = "OrderLost"
     """The handle was already being deleted when the deletion of the cluster was seen."""
+    NO_POLICY = "NoPolicy"
+    """No TeardownPolicy selects the cluster, or none of them mentions the deployer."""
     ORDER_CONFLICT = "OrderConflict"
     """A step that cleans up for a drain depends on a step with objects that need it; the message names them."""
     CREATED_AGAIN = "CreatedAgain"

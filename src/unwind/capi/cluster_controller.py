@@ -18,7 +18,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.events import Regarding
 from unwind.members import targets
 from unwind.teardown import force_release, plan
-from unwind.teardown.drafts import misunderstood, order_lost, orphaned
+from unwind.teardown.drafts import handles_not_removed, misunderstood, order_lost, orphaned
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
 from unwind.teardown.runner import TeardownRunner, ended_without_target
 from unwind.teardown.running_teardowns import RunningTeardowns
@@ -240,6 +240,7 @@ class ClusterTeardownController(Controller[Key]):
                 *misunderstood(target),
                 *orphans,
                 *order_lost(teardown.spec.plan),
+                *handles_not_removed(teardown.spec.plan),
             ),
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),

@@ -11,12 +11,13 @@ from unwind.api.resources import SECRETS
 from unwind.api.unwind import Effort
 from unwind.companions import snapshots
 from unwind.companions.companion import step_name
+from unwind.companions.handle_kinds import count_handles
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.planning.dependency_graph import without
 from unwind.planning.waves import Draft
-from unwind.teardown.drafts import ORDER_LOST, TeardownNotice
+from unwind.teardown.drafts import HANDLES_NOT_REMOVED, ORDER_LOST, TeardownNotice
 from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # Names of objects in one warning.
 _SHOWN = 5
+NOT_SELECTED = "no TeardownPolicy selects this cluster"
 _POLICY = "TeardownPolicy/"
 SCOPE = "Companion"
 """The scope of dependencies: handles of all deployers can depend on each other."""
@@ -116,7 +118,7 @@ class CompanionSteps(FollowedSource):
         decisions = await self._policies.of(target)
         nothing = SourceSteps(steps=tuple(_recorded_steps(recorded, ())), said=decisions.said, terms=decisions.terms)
         if self._companion.source not in decisions.sources:
-            return nothing
+            return msgspec.structs.replace(nothing, warnings=await self._not_removed(target, decisions))
         try:
             if await self._was_never_there(target):
                 return nothing
@@ -163,6 +165,19 @@ class CompanionSteps(FollowedSource):
             placed = [handle for handle in handles if not handle.unplaced]
             taken = await snapshots.record_all(self._inventories, member, placed, lambda _: companion, effort)
         return handles, taken
+
+    async def _not_removed(self, target: ClusterTarget, decisions: PolicyDecisions) -> tuple[str, ...]:
+        """A warning about the handles that are no steps. Only of the management cluster: without a policy, nothing is
+        asked of the cluster itself, and nothing waits."""
+        source = self._companion.source
+        try:
+            async with self._members.management() as home:
+                found = await count_handles(home.client, source, _key(target))
+        except (UnwindError, msgspec.ValidationError):
+            return ()  # for example, the deployer is not installed: nothing waits for a remark
+        who = f"no TeardownPolicy of this cluster mentions {source.value}" if decisions.terms else NOT_SELECTED
+        handles = f"{found} handle{'' if found == 1 else 's'}"
+        return (f"{source.value}: {handles}{HANDLES_NOT_REMOVED}{who}",) if found else ()
 
     def follow(self, changed: Callable[[Key], None]) -> None:
         self._policies.follow(lambda: self._tell(changed))

@@ -115,6 +115,19 @@ def order_lost(plan: Plan | None) -> tuple[TeardownNotice, ...]:
     )
 
 
+HANDLES_NOT_REMOVED = " found on the management cluster, not removed: "
+"""Part of a warning of a plan: deployers have handles for the cluster that are no steps."""
+
+
+def handles_not_removed(plan: Plan | None) -> tuple[TeardownNotice, ...]:
+    """Notices of the handles that are no steps, because no policy mentions them. The plan records them as warnings."""
+    return tuple(
+        TeardownNotice(ConditionType.HANDLES_NOT_REMOVED, Reason.NO_POLICY, warning)
+        for warning in (plan.warnings if plan else ())
+        if HANDLES_NOT_REMOVED in warning
+    )
+
+
 class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What policies say about a target as a whole. It replaces what the annotations of the target say."""
 

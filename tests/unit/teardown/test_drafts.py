@@ -11,7 +11,17 @@ from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, Condit
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Entry, Inventory, InventorySpec, Plan, PolicyRef, Step
 from unwind.members.targets import AddonTarget
-from unwind.teardown.drafts import PolicyTerms, lost, lost_step, misunderstood, orphaned, teardown, with_terms
+from unwind.teardown.drafts import (
+    HANDLES_NOT_REMOVED,
+    PolicyTerms,
+    handles_not_removed,
+    lost,
+    lost_step,
+    misunderstood,
+    orphaned,
+    teardown,
+    with_terms,
+)
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="ns", name="prod", uid="u-c")
 AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -71,6 +81,16 @@ def test_it_records_what_policies_say_and_a_later_plan_changes_all_of_it_but_the
     later = with_terms(spec, PolicyTerms(deadline="3h", gate="Hook", gate_from="TeardownPolicy/other"))
     assert (later.deadline, later.gate, later.gate_from) == ("3h", "Machines", "TeardownPolicy/production")
     assert later.order_from == ""
+
+
+def test_handles_that_no_policy_mentions_are_a_condition_of_the_teardown() -> None:
+    warning = f"Flux: 6 handles{HANDLES_NOT_REMOVED}no TeardownPolicy selects this cluster"
+    [said] = handles_not_removed(Plan(warnings=("something else", warning)))
+    assert (said.type, said.reason) == (ConditionType.HANDLES_NOT_REMOVED, "NoPolicy")
+    assert said.message == (
+        "Flux: 6 handles found on the management cluster, not removed: no TeardownPolicy selects this cluster"
+    )
+    assert handles_not_removed(None) == ()
 
 
 # Owners that are gone
