@@ -12,20 +12,23 @@ import yaml
 from tests.plane.support.cluster_teardowns import TeardownScene, ensure_installed
 from tests.plane.support.commands import command
 from tests.plane.support.flux_handles import FluxScene
-from tests.plane.support.flux_sources import FluxSources, artifacts
+from tests.plane.support.flux_sources import FluxSources, artifacts, kustomization
 from tests.plane.support.helm_release_proxies import Proxies, config_maps
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser
 from tests.plane.support.objects import crd, teardown_policy
 from tests.plane.support.removals import stateful_set, until_claimed
+from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.policies import TEARDOWN_POLICIES
 from unwind.api.resources import NAMESPACES, SECRETS, SERVICES, Resource
 from unwind.kube.object_watch import until_absent
+from unwind.preview.companion_preview import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
@@ -68,6 +71,22 @@ class PlanScene:
 
     async def cluster_planned(self, *, code: int) -> tuple[Object, dict[str, str]]:
         return await self.planned(f"cluster/{self.cluster.name}", code=code)
+
+    async def policy_planned(self, tmp_path: Path, *sources: Object) -> Object:
+        """What `unwind plan --policy` says about the cluster."""
+        await self.forget_policies()
+        patch = {"metadata": {"labels": {"env": self.cluster.name}}}
+        await self.cluster.client.patch(CLUSTERS, self.cluster.name, patch, namespace=self.cluster.namespace)
+        file = tmp_path / "policy.yaml"
+        file.write_text(yaml.dump(teardown_policy("proposed", {"env": self.cluster.name}, *sources)))
+        table = await command(self.cluster.management, "plan", "--policy", str(file))
+        told = await command(self.cluster.management, "plan", "--policy", str(file), "-o", "json")
+        assert (told.code, table.code) == (0, 0), told.err + table.err
+        [seen] = json.loads(told.out)["clusters"]
+        for item in (*seen["notCounted"], *(it["why"] for it in seen["elsewhere"])):
+            assert " ".join(item.split()[:6]) in " ".join(table.out.split())
+        found: Object = seen
+        return found
 
     @property
     def database(self) -> Object:
@@ -227,3 +246,61 @@ async def test_what_helm_leaves_is_left_behind(scene: PlanScene, repository: Cha
 @pytest.mark.parametrize("target", ["configmap/kube-root-ca.crt", "namespace/default"])
 async def test_other_targets_never_leave_anything_behind(scene: PlanScene, target: str) -> None:
     await scene.planned(target, code=0)
+
+
+async def test_a_handle_in_another_namespace_is_shown_and_is_no_step_until_a_policy_names_its_namespace(
+    scene: PlanScene, kustomize_controller: CompanionController, caaph: CompanionController, tmp_path: Path
+) -> None:
+    cluster, elsewhere = scene.cluster, f"{scene.cluster.namespace}-elsewhere"
+    await cluster.management.create_namespace(elsewhere)
+    meta = {"name": "copied", "namespace": elsewhere}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": (await cluster.secret())["data"]}
+    await cluster.client.create(SECRETS, secret)
+    for name, of in (("apps", "copied"), ("other", "another-cluster")):
+        await cluster.client.create(KUSTOMIZATIONS, kustomization(name, elsewhere, secret=of))
+    body = {
+        "apiVersion": HELM_RELEASE_PROXIES.api_version,
+        "kind": HELM_RELEASE_PROXIES.kind,
+        "metadata": {"name": "web", "namespace": elsewhere},
+        "spec": {
+            "clusterRef": {"namespace": cluster.namespace, "name": cluster.name, "kind": "Cluster"},
+            "chartName": "web",
+            "repoURL": "https://charts.example.com",
+            "namespace": "apps",
+            "releaseName": "web",
+        },
+    }
+    await cluster.client.create(HELM_RELEASE_PROXIES, body)
+    _, left = await scene.cluster_planned(code=4)
+    assert left == dict.fromkeys(("apps", "web"), NO_POLICY)
+    sources = [{"kind": kind, "effort": "Enforce"} for kind in ("Flux", "HelmReleaseProxy")]
+    await scene.policy(*sources)
+    seen, left = await scene.cluster_planned(code=4)
+    why = f"not a step: namespace {elsewhere} is in no sources[].namespaces of a TeardownPolicy"
+    assert (left, seen["plan"].get("steps", [])) == (dict.fromkeys(("apps", "web"), why), [])
+    shown = await scene.policy_planned(tmp_path, *sources)
+    assert [step["name"] for step in shown["steps"]] == []
+    assert [item["object"]["name"] for item in shown["elsewhere"]] == ["web", "apps"]
+    named = [source | {"namespaces": [elsewhere]} for source in sources]
+    shown = await scene.policy_planned(tmp_path, *named)
+    steps = {f"Kustomization/{elsewhere}/apps", f"HelmReleaseProxy/{elsewhere}/web"}
+    assert ({step["name"] for step in shown["steps"]}, shown["elsewhere"]) == (steps, [])
+
+
+async def test_the_preview_of_a_policy_counts_releases_on_the_cluster_and_says_what_it_cannot_read(
+    scene: PlanScene, repository: ChartRepository, tmp_path: Path
+) -> None:
+    user = await HelmUser.of(scene.cluster, repository)
+    await user.install("clean", "web")
+    helm = {"kind": "Helm", "effort": "Try", "selector": {"namespaces": [user.namespace], "names": ["*"]}}
+    shown = await scene.policy_planned(tmp_path, helm)
+    steps = [(step["name"], step["effort"]) for step in shown["steps"]]
+    assert steps == [(f"Release/{user.namespace}/clean", "Try")]
+    assert shown["notCounted"] == []
+    secret = await scene.cluster.secret()
+    await scene.cluster.client.delete(
+        SECRETS, secret["metadata"]["name"], uid=secret["metadata"]["uid"], namespace=scene.cluster.namespace
+    )
+    shown = await scene.policy_planned(tmp_path, helm)
+    [why] = shown["notCounted"]
+    assert (shown["steps"], why.startswith("not counted: handles on the cluster itself, Helm releases")) == ([], True)

@@ -77,10 +77,13 @@ def policy_table(seen: PolicyPreview) -> Group:
         for cluster in seen.clusters:
             first = (f"{cluster.namespace}/{cluster.name}", cluster.gate, f"{cluster.deadline}, {cluster.on_deadline}")
             rows = [(step.name, step.effort, step.conflict or ", ".join(step.effort_from)) for step in cluster.steps]
-            for number, row in enumerate(rows or [("none on the management cluster", "", "")]):
+            for number, row in enumerate(rows or [("none", "", "")]):
                 table.add_row(*(first if number == 0 else ("", "", "")), *row)
         parts.append(table)
-        parts.append(Text("Steps on the clusters themselves: unwind plan cluster/NAME"))
+        for cluster in seen.clusters:
+            name = f"{cluster.namespace}/{cluster.name}"
+            parts += [Text(f"! {name}: {why}", style="bold yellow") for why in cluster.not_counted]
+            parts += [Text(f"{name}: {told.object}: {told.why}") for told in cluster.elsewhere]
         left = {step.name: step.left for cluster in seen.clusters for step in cluster.steps if step.left}
         parts += [Text(f"! {name}: {why}", style="bold yellow") for name, why in sorted(left.items())]
     for sink in seen.sinks:

@@ -23,11 +23,9 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
 from unwind.companions import helm_release_proxy_rules, snapshots
-from unwind.companions.flux import FluxCompanion
 from unwind.companions.handle_scopes import protected_by
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_release_proxy_requests import refused_proxies
-from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
@@ -53,6 +51,7 @@ from unwind.preview.companion_preview import (
     preview_handle,
 )
 from unwind.preview.cost_preview import Cost, CostPreview, preview_costs
+from unwind.preview.handle_preview import companions_of
 from unwind.preview.member_preview import MemberPreview, preview_member
 from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast, PlannedStep, why_kept
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
-    from unwind.companions.companion import Companion
     from unwind.companions.snapshots import Snapshot
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
@@ -205,12 +203,6 @@ async def _costs(places: Places, target: ClusterTarget, others: CompanionPreview
     return await preview_costs(places.fleet, target, policies, others.with_chunks(recorded))
 
 
-async def _named(target: ClusterTarget, release: ObjectRef) -> bool:
-    """Whether a policy names a release exactly, which counts only when it is removed."""
-    del target, release
-    return False
-
-
 def _held_without_hook(policies: ClusterPolicies | None) -> bool:
     gate = policies.gate if policies else None
     return gate is not None and gate.kind in (Gate.MACHINES, Gate.ADMISSION)
@@ -219,18 +211,13 @@ def _held_without_hook(policies: ClusterPolicies | None) -> bool:
 async def _policies(places: Places, target: ClusterTarget) -> tuple[ClusterPolicies | None, CompanionPreview]:
     """The policies of a cluster, and what other deployers have there."""
     client = places.client
-    companions: tuple[Companion, ...] = (
-        FluxCompanion(client, needs_order=False),
-        HelmReleaseProxies(client, None),
-        HelmCompanion(client, None, named=_named),
-    )
     try:
         policies = await read_cluster_policies(client, target)
     except UnwindError as error:
         # Not every user may list policies.
         return None, CompanionPreview(unknown=(f"cannot read the TeardownPolicies of the cluster: {error}",))
     selected = bool(policies.policies)
-    return policies, await preview_companions(companions, policies, places.fleet, target, selected=selected)
+    return policies, await preview_companions(companions_of(client), policies, places.fleet, target, selected=selected)
 
 
 async def _of_proxy(places: Places, proxy: HelmReleaseProxy) -> Foreseen:
@@ -590,7 +577,7 @@ def _foreseen(
     leaking = [told for step in made.steps for told in others.leaks(step, objects[step.name])]
     # What a policy leaves on purpose, or a volume that stays by its reclaim policy.
     chosen = {cost.object.uid for cost in costs if cost.left_by and cost.left_by not in objects}
-    leaking = [told for told in leaking if told.object.uid not in chosen]
+    leaking = [told for told in (*leaking, *others.elsewhere) if told.object.uid not in chosen]
     leaking += [told for told in leaks.of_costs(costs) if told.object not in kept] if selected else []
     lost = leaks.distinct(leaking, removed=removed, known=[entry.object for entry in every])
     # A claim that stays after its StatefulSet may be deleted by the drain.

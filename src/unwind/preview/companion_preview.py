@@ -17,12 +17,20 @@ from unwind.api.resources import SECRETS
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
-from unwind.companions.step_source import mentioned, removed_by_unwind, step_of, unplaced_warnings, warnings_of
+from unwind.companions.step_source import (
+    NOT_SELECTED,
+    mentioned,
+    removed_by_unwind,
+    step_of,
+    unplaced_warnings,
+    warnings_of,
+)
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 from unwind.planning.blast_radius import blast_radius
 from unwind.preview import leaks
+from unwind.preview.handle_preview import handles_elsewhere, read_hub
 from unwind.preview.member_preview import protected_entries
 from unwind.preview.object_preview import Foreseen
 from unwind.preview.removal_forecast import ForecastFate, ObjectForecast
@@ -43,7 +51,7 @@ if TYPE_CHECKING:
     from unwind.teardown.step_sources import SourceStep
 
 _INCOMPLETE = "the preview may miss objects: retry, or look at the cluster itself"
-NO_POLICY = "would not be removed: no TeardownPolicy selects this cluster; add one to remove it"
+NO_POLICY = f"would not be removed: {NOT_SELECTED}; add one to remove it"
 NOT_MENTIONED = "would not be removed: no TeardownPolicy of this cluster mentions it; name it in one to remove it"
 _AT_ONCE = 8
 _NAMED = 5
@@ -82,6 +90,8 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The claims that stay when a deployer deletes the StatefulSets of a handle, by its uid."""
     foreign: Mapping[str, tuple[ObjectRef, ...]] = {}
     """What a handle lists that does not carry the marks of its deployer, by its uid."""
+    elsewhere: tuple[Told, ...] = ()
+    """The handles in namespaces that no policy names, and why they are no steps."""
     unknown: tuple[str, ...] = ()
     """What could not be read, or is not known."""
 
@@ -158,6 +168,7 @@ async def preview_companions(
     protection: list[ProtectedObject] = []
     by_unwind: set[str] = set()
     claims: dict[str, tuple[Entry, ...]] = {}
+    others: list[ObjectRef] = []
     try:
         async with members.member(target) as member:
             objects = snapshots.MemberObjects(member)
@@ -192,6 +203,7 @@ async def preview_companions(
             )
             async with members.management() as home:
                 protection += await _protected_handles(home, member, [handle for handle, _ in removed])
+                others = await handles_elsewhere(home.client, await read_hub(home.client), decisions, target, member)
     except UnwindError as error:
         failed.append(f"cannot read what other deployers deployed on this cluster: {error}; {_INCOMPLETE}")
     steps = _steps(handles, decisions)
@@ -208,8 +220,14 @@ async def preview_companions(
         given_up=_given_up([handle for handle, _ in handles if handle.ref.uid not in by_unwind], decisions),
         claims=claims,
         foreign={handle.ref.uid: snapshot.foreign for handle, snapshot in handles if snapshot.foreign},
+        elsewhere=tuple(Told(ref, not_a_step(ref) if selected else NO_POLICY) for ref in others),
         unknown=tuple(failed),
     )
+
+
+def not_a_step(handle: ObjectRef) -> str:
+    """Why a handle in another namespace is no step (pure)."""
+    return f"not a step: namespace {handle.namespace} is in no sources[].namespaces of a TeardownPolicy"
 
 
 async def _why_not_ready(members: Members, target: ClusterTarget) -> tuple[str, ...]:

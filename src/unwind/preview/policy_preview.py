@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,27 +18,36 @@ from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
 from unwind.companions.policies import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
 from unwind.companions.step_source import left_message
+from unwind.concurrency import gather_limited
 from unwind.drain import rules
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError
 from unwind.members import targets
+from unwind.members.members import Members
 from unwind.notifications import sinks
 from unwind.preview.cluster_gates import list_clusters
+from unwind.preview.companion_preview import not_a_step
+from unwind.preview.handle_preview import FoundHandles, HubHandles, find_handles, read_hub
+from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from unwind.api.policies import PolicyNotification
+    from unwind.companions.policies import StepDecision
     from unwind.kube.client import Client, Object
     from unwind.members.targets import AddonTarget
 
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
+# Clusters that are read at the same time, and seconds for each.
+_AT_ONCE = 8
+_PATIENCE = 30.0
 
 
 class PreviewedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A handle on the management cluster, or a part of a drain, that would be a step."""
+    """A handle, or a part of a drain, that would be a step."""
 
     name: str
     effort: str
@@ -57,6 +67,10 @@ class PreviewedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     deadline: str
     on_deadline: str
     steps: tuple[PreviewedStep, ...] = ()
+    elsewhere: tuple[Told, ...] = ()
+    """The handles in namespaces that no policy names, and why they are no steps."""
+    not_counted: tuple[str, ...] = ()
+    """What could not be read, so that `steps` may lack something."""
 
 
 class PreviewedSink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -94,8 +108,19 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
         raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
     clusters = [targets.of_capi(cluster) for cluster in listed]
     selected = [it for it in clusters if policies.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
-    handles = await _handles(client) if selected else {}
-    shown = [_cluster(proposed, all_, target, labels.get(target.ref.namespace, {}), handles) for target in selected]
+    named = await _handles(client) if selected else {}
+    keys = [Key(it.ref.namespace, it.ref.name) for it in clusters]
+    hub = await read_hub(client, keys) if selected else HubHandles()
+    shown: list[PreviewedCluster] = []
+
+    async def look(members: Members, target: AddonTarget) -> None:
+        merged = _merged(all_, target, labels.get(target.ref.namespace, {}))
+        there = named.get(Key(target.ref.namespace, target.ref.name), [])
+        found = await _found(client, hub, members, target, merged, there)
+        shown.append(_cluster(proposed, merged, target, found))
+
+    async with Members(client) as members:
+        await gather_limited((look(members, target) for target in selected), limit=_AT_ONCE)
     return PolicyPreview(
         policy=policy.metadata.name,
         unknown=tuple(policies.unknown_words(proposed)),
@@ -115,24 +140,51 @@ def _sink(notification: PolicyNotification) -> PreviewedSink:
     )
 
 
-def _cluster(
-    policy: TeardownPolicy,
-    all_: list[TeardownPolicy],
-    target: AddonTarget,
-    namespace_labels: Mapping[str, str],
-    handles: Mapping[Key, list[Handle]],
-) -> PreviewedCluster:
-    """What a policy would do for one cluster (pure)."""
+def _merged(all_: list[TeardownPolicy], target: AddonTarget, namespace_labels: Mapping[str, str]) -> ClusterPolicies:
+    """What all policies of a cluster would say (pure)."""
     ref = target.ref
     chosen = [it for it in all_ if policies.selection(it, ref.uid, target.labels, namespace_labels) is not Selection.NO]
-    merged = ClusterPolicies(
+    return ClusterPolicies(
         target=ref, annotations=target.annotations, policies=tuple(chosen), has_class=target.has_class
     )
+
+
+async def _found(
+    client: Client,
+    hub: HubHandles,
+    members: Members,
+    target: AddonTarget,
+    merged: ClusterPolicies,
+    there: list[Handle],
+) -> FoundHandles:
+    """The handles for a cluster; of what cannot be read, those that the management cluster shows (`there`)."""
+    if not target.ready:
+        why = "its control plane is not initialized"
+    else:
+        try:
+            async with asyncio.timeout(_PATIENCE), members.member(target) as member:
+                found = await find_handles(client, hub, merged, target, member)
+        except TimeoutError:
+            why = f"no answer within {_PATIENCE:.0f}s"
+        except UnwindError as error:
+            why = str(error)
+        else:
+            missed = {source for source, _ in found.failed}
+            known = (handle for handle in there if handle.source in missed)
+            return msgspec.structs.replace(found, handles=(*found.handles, *known))
+    return FoundHandles(handles=tuple(there), unread=why)
+
+
+def _cluster(
+    policy: TeardownPolicy, merged: ClusterPolicies, target: AddonTarget, found: FoundHandles
+) -> PreviewedCluster:
+    """What a policy would do for one cluster (pure). `merged`: with all other policies."""
+    ref, chosen = target.ref, merged.policies
     alone = msgspec.structs.replace(merged, policies=(policy,))
     steps: list[PreviewedStep] = []
-    for handle in handles.get(Key(ref.namespace, ref.name), ()):
-        decision = merged.about(handle.ref, handle.source, on_member=False)
-        if decision and alone.about(handle.ref, handle.source, on_member=False):
+    for handle in found.handles:
+        decision = _about(merged, handle)
+        if decision and _about(alone, handle):
             steps.append(
                 PreviewedStep(
                     name=handle.step,
@@ -157,7 +209,21 @@ def _cluster(
         deadline=deadline.deadline or "none",
         on_deadline=deadline.on_deadline,
         steps=tuple(sorted(steps, key=lambda step: step.name)),
+        elsewhere=tuple(Told(handle, not_a_step(handle)) for handle in found.elsewhere),
+        not_counted=tuple(_not_counted(found)),
     )
+
+
+def _about(said: ClusterPolicies, handle: Handle) -> StepDecision | None:
+    return said.about(handle.ref, handle.source, on_member=handle.on_member, exactly=bool(handle.exactly))
+
+
+def _not_counted(found: FoundHandles) -> Iterator[str]:
+    if found.unread:
+        what = "handles on the cluster itself, Helm releases, and handles with a copy of the kubeconfig"
+        yield f"not counted: {what}: {found.unread}"
+    for source, why in found.failed:
+        yield f"not counted: what the management cluster does not show of {source.value}: {why}"
 
 
 def _gate(merged: ClusterPolicies, target: AddonTarget) -> str:
