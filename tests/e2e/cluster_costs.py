@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.gated_clusters import MEMBER, GatedCluster, GateScene
 from tests.eventually import eventually
-from tests.plane.support.commands import command, json_of, kubectl
+from tests.plane.support.commands import command, kubectl
 from tests.plane.support.objects import crd, new_object
 from unwind.api.capi import MACHINE_POOLS, MACHINE_SETS, MACHINES
 from unwind.api.names import CLUSTER_NAME_LABEL, MACHINE_GATE_ANNOTATION, Reason
@@ -313,7 +313,10 @@ class CostScene(GateScene):
 
     async def planned_costs(self) -> dict[str, str]:
         """What costs money, by object: who made it."""
-        told = await json_of(self.ground.management, "plan", f"cluster.cluster.x-k8s.io/{_NAME}", "-n", self.namespace)
+        cluster = f"cluster.cluster.x-k8s.io/{_NAME}"
+        done = await command(self.ground.management, "plan", cluster, "-n", self.namespace, "-o", "json")
+        assert done.code == 4, "no policy decides about the volumes"
+        told = json.loads(done.out)
         return {f"{it['object']['kind']} {it['object']['name']}": it["madeBy"] for it in told["costs"]}
 
     async def check(self, ended: Teardown) -> None:

@@ -27,6 +27,7 @@ from unwind.companions.handle_scopes import protected_by
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_release_proxy_requests import refused_proxies
 from unwind.companions.policy_reader import ClusterPolicies, read_cluster_policies
+from unwind.drain import rules
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
 from unwind.karmada.member_steps import paired_members, remaining_works
@@ -571,14 +572,16 @@ def _foreseen(
     doubts = [warning for preview in seen for warning in preview.forecast.warnings]
     # What a Namespace or CRD contains changes during the deletion.
     emptied_first = [f"{it.message}, unless its contents are removed first" for it in protection if it.by_contents]
-    deployed = {item.draft.name for item in others.steps.steps}
+    # Profiles and Works decide themselves what they keep. A drain that does not mention a kind decides nothing.
+    deployed = {item.draft.object.uid for item in others.steps.steps}
+    own = {step.name for step in made.steps if step.object.uid not in deployed and not rules.is_drain(step.object)}
     removed = {entry.object.uid for some in going.values() for entry in some if entry.object.uid}
-    kept = {it.entry.object for name in staying if name not in deployed for it in staying[name]}
+    kept = {it.entry.object.uid for name in staying if name in own for it in staying[name]}
     leaking = [told for step in made.steps for told in others.leaks(step, objects[step.name])]
     # What a policy leaves on purpose, or a volume that stays by its reclaim policy.
     chosen = {cost.object.uid for cost in costs if cost.left_by and cost.left_by not in objects}
     leaking = [told for told in (*leaking, *others.elsewhere) if told.object.uid not in chosen]
-    leaking += [told for told in leaks.of_costs(costs) if told.object not in kept] if selected else []
+    leaking += [told for told in leaks.of_costs(costs) if told.object.uid not in kept] if selected else []
     lost = leaks.distinct(leaking, removed=removed, known=[entry.object for entry in every])
     # A claim that stays after its StatefulSet may be deleted by the drain.
     unshown = removed | {told.object.uid for told in lost}
