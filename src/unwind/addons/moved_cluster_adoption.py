@@ -153,7 +153,7 @@ class OwnerRecordController(Controller[ClusterKey]):
         value = msgspec.json.encode(wanted).decode()
         if len(value) > _LARGEST:
             log.warning(
-                "owners not recorded, too many",
+                "owners of add-ons not recorded, too many profiles",
                 cluster=str(key),
                 owners=len(here),
                 remedy="use fewer profiles for it before it is moved: its add-ons are not adopted there",

@@ -130,7 +130,7 @@ class SummarySteps(FollowedSource):
         pause = self._policies.conflict(step, SourceKind.PROFILE, target, setting)
         if pause is None and step.effort_from and own is Effort.LEAVE:
             # The policy that enforced it is gone, and the plan is frozen. Leave wins all the same.
-            why = f"left in place by {own_from}: nothing of it is deleted until that changes"
+            why = f"left in place by {own_from}: nothing of it is deleted until that changes to RemovePolicies"
             return StepPause(step.object, own_from, why=why, reason=Reason.POLICY_CONFLICT, actor="its author")
         return pause
 

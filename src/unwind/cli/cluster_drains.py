@@ -96,6 +96,10 @@ async def _requested(
     return _outcome(seen, ended, left=await left_behind(client, home, ended))
 
 
+def _preview_of(seen: Foreseen) -> str:
+    return f"`unwind plan cluster/{seen.target.name} -n {seen.target.namespace}`"
+
+
 def _outcome(seen: Foreseen, teardown: Teardown, *, left: tuple[LedgerRow, ...] = ()) -> DeleteResult:
     # The Cluster stays, also if everything is drained.
     return msgspec.structs.replace(outcome_of(seen, teardown, left=left), gone=False)
@@ -115,6 +119,6 @@ def _conclude(outcome: DeleteResult, seen: Foreseen, *, wait: bool, quiet: bool)
     there = [item for item in outcome.left if item.reason in _NOT_DRAINED]
     if there or outcome.phase != Phase.COMPLETE:
         why = there[0].message if there else f"its Teardown ended as {outcome.phase}"
-        raise UnwindError(f"{seen.title} is not drained: {why}", remedy="list what is left with `unwind plan`")
+        raise UnwindError(f"{seen.title} is not drained: {why}", remedy=f"see what is left: {_preview_of(seen)}")
     if not quiet:
         console.announce(f"{seen.title} is drained{f', {outcome.removed} objects removed' if outcome.removed else ''}")

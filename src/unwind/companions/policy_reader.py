@@ -295,7 +295,8 @@ class Policies:
         return StepPause(
             ref_of(TEARDOWN_POLICIES, self._meta((decision.left_by or decision.enforced_by or decision.tried_by)[0])),
             left,
-            why=decision.conflict or f"left in place by {left}: nothing of it is deleted until that changes",
+            why=decision.conflict
+            or f"left in place by {left}: nothing of it is deleted until that changes to Try or Enforce",
             reason=Reason.POLICY_CONFLICT,
             actor=WRITES_POLICIES,
         )

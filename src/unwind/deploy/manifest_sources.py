@@ -136,11 +136,11 @@ def _error_text(error: Exception, *, confidential: bool) -> str:
     if isinstance(error, RecursionError):
         return "recursive or nested too deeply; simplify it"
     if not confidential:
-        return f"invalid YAML ({' '.join(str(error).split())})"
+        return f"invalid YAML ({' '.join(str(error).split())}); correct it"
     # PyYAML's messages quote the text.
     mark = getattr(error, "problem_mark", None)
     where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"invalid YAML{where}"
+    return f"invalid YAML{where}; correct it"
 
 
 def _objects(found: Any) -> Iterator[dict[str, Any]]:

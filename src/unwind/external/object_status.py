@@ -133,7 +133,8 @@ class Reports:
 
     def ended(self, ref: ObjectRef, outcome: Gone | Kept) -> None:
         if isinstance(outcome, Gone):
-            self._send_event(ref, EventReason.GONE, outcome.why or "the external resource is verified absent")
+            why = f": {outcome.why}" if outcome.why else ""
+            self._send_event(ref, EventReason.GONE, f"the external resource is verified absent{why}")
         else:
             why = outcome.message or outcome.reason
             by = f" (by {outcome.by})" if outcome.by else ""

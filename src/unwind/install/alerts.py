@@ -102,7 +102,7 @@ ALERTS = (
         after="5m",
         severity="warning",
         summary="The queue of {{ $labels.controller }} is not processed in time",
-        description="At least 100 keys have been waiting for 10 minutes in every replica.",
+        description="At least 100 keys have been waiting for 10 minutes in every replica. Add replicas, or CPU.",
     ),
     Alert(
         name="UnwindReconcileErrors",

@@ -227,7 +227,8 @@ def _attribution(setting: Setting) -> list[Object]:
         "validations": [
             {
                 "expression": f"!{_attributes(name)} || {true.format(f'object.metadata.annotations[{name!r}]')}",
-                "messageExpression": f"'annotation {name} must name the user of the request, ' + {_USER}",
+                "messageExpression": f"'annotation {name} must name the user of the request, ' + {_USER}"
+                " + '; remove it: Unwind writes it'",
                 "reason": "Forbidden",
             }
             for name, true in _NAMING.items()

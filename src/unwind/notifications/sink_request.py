@@ -70,13 +70,16 @@ class Delivery:
     async def send(self, url: str, body: bytes, headers: Mapping[str, str], *, within: float) -> None:
         """Send one notification. Raises DeliveryError if the sink did not accept it within so many seconds."""
         if not re.fullmatch(URL_PATTERN, url, flags=re.ASCII):
-            raise _refused("its address is not an https URL without user and fragment")
+            raise _refused(
+                "its address is not an https URL without user and fragment",
+                remedy="correct the url of the sink: https://HOST[:PORT]/PATH",
+            )
         parts = urlsplit(url)
         host = parts.hostname or ""
         try:
             port = parts.port or 443
         except ValueError:
-            raise _refused("its address has an invalid port") from None
+            raise _refused("its address has an invalid port", remedy="correct the url of the sink") from None
         try:
             async with asyncio.timeout(within):
                 addresses = await self._checked(host, port)
@@ -191,12 +194,11 @@ def _request(url: str, user_agent: str, body: bytes, headers: Mapping[str, str])
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii") + body
 
 
-def _refused(why: str) -> DeliveryError:
-    return DeliveryError(
-        FailureReason.REFUSED,
-        f"not called: {why}",
-        remedy="use a public address, or allow the host with the option --notification-hosts of the manager",
-    )
+_ALLOW = "use a public address, or allow the host with the option --notification-hosts of the manager"
+
+
+def _refused(why: str, *, remedy: str = _ALLOW) -> DeliveryError:
+    return DeliveryError(FailureReason.REFUSED, f"not called: {why}", remedy=remedy)
 
 
 class Resolver:

@@ -122,8 +122,11 @@ class ProtectionLookup:
             seen.fail(f"{', '.join(silent)} does not respond; repair its server or delete its APIService")
         skipped = sorted({item.group for item in served if not self._may_read(item)})
         if skipped:
-            what = f"objects of the API groups {', '.join(skipped)} were not checked (--authorized-groups)"
-            seen.skipped = f"{what}; if one of them is protected, it stays, and the namespace stays Terminating"
+            seen.skipped = (
+                f"objects of the API groups {', '.join(skipped)} were not checked: if one of them is protected, it"
+                " stays, and the namespace stays Terminating; to have them checked, add the groups to --authorized-groups of"
+                " `unwind install` and `unwind run`"
+            )
         unserved: list[tuple[Resource, ApiError]] = []
 
         async def look(resource: Resource) -> None:

@@ -102,7 +102,8 @@ def _of_annotations(obj: Mapping[str, Any], metadata: Mapping[str, Any], spec: M
         yield "it is a Helm hook: `helm uninstall` leaves it, unless its helm.sh/hook-delete-policy says otherwise"
     elif release := annotations.get(_RELEASE):
         namespace = annotations.get("meta.helm.sh/release-namespace") or metadata.get("namespace") or ""
-        yield f"it belongs to Helm release {namespace}/{release}"
+        uninstall = f"`helm uninstall {release} -n {namespace}`"
+        yield f"it belongs to Helm release {namespace}/{release}: to delete it with the release, use {uninstall}"
     if obj.get("type") == _RELEASE_TYPE and (unfinished := _UNFINISHED.get(str(labels.get("status")))):
         name = labels.get("name")
         yield f"Helm release {name} is {labels.get('status')}: {unfinished}; see `helm history {name}`"

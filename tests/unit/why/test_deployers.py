@@ -112,7 +112,7 @@ def test_the_controller_of_a_deployers_finalizer_is_named_with_what_it_waits_for
             "",
             "ConfigMap",
             {"metadata": {"namespace": "shop", "annotations": {"meta.helm.sh/release-name": "db"}}},
-            "it belongs to Helm release shop/db",
+            "it belongs to Helm release shop/db: to delete it with the release, use `helm uninstall db -n shop`",
         ),
         (
             "",
