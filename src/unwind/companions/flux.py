@@ -20,11 +20,11 @@ from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
-from unwind.companions import flux_inventory as rules
+from unwind.companions import flux_rules as rules
 from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry, step_name
-from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_order import dropped_warning, nested_order
+from unwind.companions.flux_rules import Place
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
@@ -44,8 +44,8 @@ from unwind.removal.deletion_scope import ref_to
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from unwind.companions.flux_inventory import FluxObject
     from unwind.companions.flux_order import NestedOrder
+    from unwind.companions.flux_rules import FluxObject
     from unwind.helm.program import Helm
     from unwind.helm.release_secrets import ChartManifest
     from unwind.kube.client import Client, Object

@@ -9,7 +9,7 @@ from unwind.api.policies import SourceKind
 from unwind.companions import flux, flux_tree, snapshots
 from unwind.companions.companion import Handle
 from unwind.companions.flux import FluxCompanion
-from unwind.companions.flux_inventory import Place, kubeconfig_secret, resource_of
+from unwind.companions.flux_rules import Place, kubeconfig_secret, resource_of
 from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same
 from unwind.companions.impersonation import Account, may_delete
 from unwind.errors import UnwindError

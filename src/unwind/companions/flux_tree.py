@@ -16,10 +16,10 @@ from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry
 from unwind.companions import flux, snapshots
-from unwind.companions import flux_inventory as rules
+from unwind.companions import flux_rules as rules
 from unwind.companions.companion import Handle, step_name
-from unwind.companions.flux_inventory import Place
 from unwind.companions.flux_order import dropped_warning, nested_order
+from unwind.companions.flux_rules import Place
 from unwind.companions.snapshots import Snapshot
 from unwind.errors import UnwindError, will_retry
 from unwind.kube.errors import NotFoundError
@@ -29,7 +29,7 @@ from unwind.members.targets import ClusterTarget
 from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
-    from unwind.companions.flux_inventory import FluxObject
+    from unwind.companions.flux_rules import FluxObject
     from unwind.kube.client import Client, Object
     from unwind.members.members import Members
 

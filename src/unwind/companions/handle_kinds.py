@@ -14,7 +14,7 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, KubeConfig, SecretKey
 from unwind.api.meta import ObjectMeta
 from unwind.api.policies import SourceKind
 from unwind.api.resources import Resource
-from unwind.companions.flux_inventory import before_stay
+from unwind.companions.flux_rules import before_stay
 from unwind.kube.decoding import Key
 
 if TYPE_CHECKING:

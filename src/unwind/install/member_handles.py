@@ -13,7 +13,7 @@ import msgspec
 from unwind.api import names
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta
-from unwind.companions import flux_inventory, handle_release
+from unwind.companions import flux_rules, handle_release
 from unwind.errors import UnwindError
 from unwind.install.existing_objects import teardowns
 from unwind.kube.errors import ApiError, NotFoundError
@@ -38,7 +38,7 @@ async def release_on_members(client: Client, announce: Callable[[str], None]) ->
     async with Members(client) as members:
         for teardown in await teardowns(client):
             steps = teardown.spec.plan.steps if teardown.spec.plan else ()
-            handles = [step.object for step in steps if flux_inventory.is_handle(step.object)]
+            handles = [step.object for step in steps if flux_rules.is_handle(step.object)]
             cluster = await _cluster(client, teardown.spec.target) if handles else None
             if cluster is None:
                 continue
@@ -74,7 +74,7 @@ async def _cluster(client: Client, ref: ObjectRef) -> Cluster | None:
 async def _release(member: Member, handles: Sequence[ObjectRef]) -> list[ObjectRef]:
     released: list[ObjectRef] = []
     for ref in handles:
-        resource = flux_inventory.resource_of(ref)
+        resource = flux_rules.resource_of(ref)
         try:
             found = await member.client.get(resource, ref.name, namespace=ref.namespace)
         except ApiError as error:
@@ -83,6 +83,6 @@ async def _release(member: Member, handles: Sequence[ObjectRef]) -> list[ObjectR
             raise
         meta = msgspec.convert(found["metadata"], ObjectMeta)
         if meta.uid == ref.uid and names.Finalizer.HANDLE in meta.finalizers:
-            await handle_release.release(member.client, resource, found, flux_inventory.before_stay)
+            await handle_release.release(member.client, resource, found, flux_rules.before_stay)
             released.append(ref)
     return released

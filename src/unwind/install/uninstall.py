@@ -29,7 +29,7 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.unwind import INVENTORIES
-from unwind.companions import flux_inventory
+from unwind.companions import flux_rules
 from unwind.errors import UnwindError
 from unwind.install import existing_objects, member_handles, uninstall_preconditions
 from unwind.install.existing_objects import look
@@ -378,13 +378,9 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
 async def _restored(client: Client, resource: Resource, metadata: ObjectMeta) -> Object:
     """The merge patch that undoes what was written before the deletion of a handle of Flux; empty for other objects."""
     handle = ObjectRef(group=resource.group, kind=resource.kind)
-    if (
-        metadata.terminating
-        or not flux_inventory.is_handle(handle)
-        or names.Finalizer.HANDLE not in metadata.finalizers
-    ):
+    if metadata.terminating or not flux_rules.is_handle(handle) or names.Finalizer.HANDLE not in metadata.finalizers:
         return {}
-    return flux_inventory.before_stay(await client.get(resource, metadata.name, namespace=metadata.namespace))
+    return flux_rules.before_stay(await client.get(resource, metadata.name, namespace=metadata.namespace))
 
 
 async def _in_use(client: Client, namespace: str) -> str:

@@ -14,9 +14,9 @@ import msgspec
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState
-from unwind.companions import flux, flux_inventory
+from unwind.companions import flux, flux_rules
 from unwind.companions.flux import FluxCompanion
-from unwind.companions.flux_inventory import Place
+from unwind.companions.flux_rules import Place
 from unwind.companions.flux_tree import FluxTree
 from unwind.companions.handle_scopes import protected_by
 from unwind.companions.step_source import SCOPE
@@ -82,7 +82,7 @@ async def _protected(found: list[TreeHandle], *, home: str) -> list[Told]:
 
 def _warnings(found: list[TreeHandle]) -> Iterator[str]:
     root = found[0]
-    if above := flux_inventory.parent_of(root.obj.metadata):
+    if above := flux_rules.parent_of(root.obj.metadata):
         ends = f"the deletion ends when {above} is suspended, or no longer contains it"
         yield f"{above} would create {root.ref} again: {ends}"
     for it in found:
@@ -122,7 +122,7 @@ def _foreseen(
         )
         for it in found
     )
-    itself = Entry(object=root, resource=flux_inventory.resource_of(root).plural, state=EntryState.CONFIRMED.value)
+    itself = Entry(object=root, resource=flux_rules.resource_of(root).plural, state=EntryState.CONFIRMED.value)
     entries = [itself, *(entry for it in found for entry in _removed(it))]
     balancers = frozenset[str]().union(*(item.balancers for item in cloud))
     balancing = {(entry.object.namespace, entry.object.name) for entry in entries if entry.object.uid in balancers}

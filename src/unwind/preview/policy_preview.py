@@ -12,7 +12,7 @@ from unwind.api.meta import ref_of
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
-from unwind.companions import flux_inventory, policies, policy_deadline
+from unwind.companions import flux_rules, policies, policy_deadline
 from unwind.companions.companion import Handle
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
 from unwind.companions.policies import Selection
@@ -259,4 +259,4 @@ async def _handles(client: Client) -> dict[Key, list[Handle]]:
 def _why_left(kind: HandleKind, obj: Object) -> str:
     """Why the deployer of a handle would leave what it deployed; empty if it would not."""
     model = {KUSTOMIZATIONS: Kustomization, HELM_RELEASES: HelmRelease}.get(kind.resource)
-    return flux_inventory.why_left(msgspec.convert(obj, model)) if model else ""
+    return flux_rules.why_left(msgspec.convert(obj, model)) if model else ""

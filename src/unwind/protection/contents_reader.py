@@ -124,8 +124,8 @@ class ProtectionLookup:
         if skipped:
             seen.skipped = (
                 f"objects of the API groups {', '.join(skipped)} were not checked: if one of them is protected, it"
-                " stays, and the namespace stays Terminating; to have them checked, add the groups to --authorized-groups of"
-                " `unwind install` and `unwind run`"
+                " stays, and the namespace stays Terminating; to have them checked, add the groups to"
+                " --authorized-groups of `unwind install` and `unwind run`"
             )
         unserved: list[tuple[Resource, ApiError]] = []
 

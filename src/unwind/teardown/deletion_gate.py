@@ -17,7 +17,7 @@ from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Cause, Effort, Phase, StepState
 from unwind.hooks import LONGEST
 from unwind.render.text import counted
-from unwind.why.blockers import urgency
+from unwind.why.teardown_blockers import urgency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -241,7 +241,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-# Whether Cluster API calls the BeforeClusterDelete hook at all: the answer. `capi.gate_arming` finds it.
+# Whether Cluster API calls the BeforeClusterDelete hook at all: the answer. `capi.hook_arming` finds it.
 
 
 class GateFault(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from unwind.api.unwind import BLOCKERS_SHOWN
 from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Failed
 from unwind.errors import UnwindError
-from unwind.why import blockers, facts, finalizers
+from unwind.why import facts, finalizers, teardown_blockers
 from unwind.why.controller_workloads import workloads_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def what_blocks(
         workloads += [
             item for item in await workloads_of(member.client, lambda *_: None) if item.object.uid not in known
         ]
-    return blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
+    return teardown_blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
 
 
 async def _workloads(member: Member, items: Collection[Item]) -> list[ControllerWorkload]:

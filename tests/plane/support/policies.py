@@ -22,7 +22,7 @@ from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, CUSTOM_RE
 from unwind.api.rights import HOME, Right
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
-from unwind.companions import flux_inventory
+from unwind.companions import flux_rules
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.handle_caches import HandleCaches, PolicyDeps
@@ -232,7 +232,7 @@ class PolicyScene:
                 source=SourceKind.FLUX,
                 resource=DEPLOYMENTS,
                 cluster_of=lambda one: by_cluster_ref(one) or by_kubeconfig(one),
-                before_stay=flux_inventory.before_stay,
+                before_stay=flux_rules.before_stay,
             )
             running = {SourceKind.FLUX, *([SourceKind.HELM] if helm else []), *([SourceKind.PROFILE] if addons else [])}
             read, shared = policy_deps(own, caches, [kind], running=running), controller_deps(own)

@@ -14,7 +14,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Plan
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.flux import FluxCompanion, FoundHandle, handles_of
-from unwind.companions.flux_inventory import parse_id
+from unwind.companions.flux_rules import parse_id
 from unwind.deleters.outcomes import Again
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig

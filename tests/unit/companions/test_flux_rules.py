@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from unwind.api.flux import HelmRelease, Kustomization, ResourceId, ResourceInventory
 from unwind.api.meta import ObjectMeta, ObjectRef
-from unwind.companions import flux_inventory as flux
-from unwind.companions.flux_inventory import Place
+from unwind.companions import flux_rules as flux
+from unwind.companions.flux_rules import Place
 from unwind.errors import UnwindError
 
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
