@@ -123,9 +123,10 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
         if step.object.uid not in self._handles or step.object.uid in self.by_unwind:
             return None
         entries = list(entries)
-        known = {entry.object.uid for entry in entries}
-        entries += [claim for claim in self.claims.get(step.object.uid, ()) if claim.object.uid not in known]
         left = self._why_stays(step, entries)
+        if not left:
+            known = {entry.object.uid for entry in entries}
+            entries += [claim for claim in self.claims.get(step.object.uid, ()) if claim.object.uid not in known]
         return [
             ObjectForecast(entry, ForecastFate.STAYS, left or leaks.why_kept(entry))
             if left or entry.kept

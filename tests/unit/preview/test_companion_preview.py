@@ -77,7 +77,7 @@ def test_claims_that_a_deployer_leaves_stay_unless_the_handle_is_left_in_place()
 
 def test_claims_that_the_deployer_of_a_single_handle_leaves_are_leaks() -> None:
     seen = foreseen_handle(handle(), SNAPSHOT, HandleOutlook(), claims=[claim()])
-    assert [told.object.name for told in seen.leaks] == ["data-db-0"]
+    assert [told.object.name for told in seen.leaks] == ["data", "data-db-0"], "its deployer keeps both"
 
 
 def test_what_no_policy_removes_is_a_leak_and_stays_with_the_reason() -> None:
