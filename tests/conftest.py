@@ -104,7 +104,13 @@ _CHECKED = ALL - COMPANIONS
 def _is_whole(config: pytest.Config) -> bool:
     """Whether this run has all tests that use rights: those of the image need root and apt."""
     chosen = config.option
-    narrowed = chosen.keyword or chosen.markexpr != "not soak" or chosen.lf or chosen.deselect or chosen.ignore
+    narrowed = (
+        chosen.keyword
+        or chosen.markexpr != "not soak"
+        or getattr(chosen, "lf", False)
+        or chosen.deselect
+        or chosen.ignore
+    )
     everything = [str(Path(name).resolve()) for name in config.args] == [str(Path(__file__).parent)]
     return everything and not narrowed and os.geteuid() == 0 and shutil.which("apt-get") is not None
 

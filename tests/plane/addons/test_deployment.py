@@ -204,7 +204,7 @@ async def test_nothing_is_deleted_while_a_source_is_broken_or_missing(site: Addo
     assert not report.complete
     broken, missing = report.faults
     assert f"ConfigMap {site.namespace}/s, key all.yaml, document 1: invalid YAML" in broken
-    assert missing == f"ConfigMap {site.namespace}/missing: not found"
+    assert missing == f"ConfigMap {site.namespace}/missing: not found; create it"
     assert await site.prune(owner, report) == []
     assert await site.get("it")
 

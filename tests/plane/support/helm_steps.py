@@ -209,7 +209,11 @@ class Step:
             clock=StillClock(),
             **more,
         )
-        await removal.run()
+        try:
+            await removal.run()
+        except asyncio.CancelledError:
+            print(f"the removal did not end; it said: {self.said}")
+            raise
         return removal
 
     def _changed(self) -> None:
