@@ -7,12 +7,11 @@ Machines, and one with MachinePools only.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tests.e2e.gated_clusters import MEMBER, GatedCluster, GateScene
+from tests.e2e.gated_clusters import MEMBER, GatedCluster, GateScene, lead_to
 from tests.eventually import eventually
 from tests.plane.support.commands import command, kubectl
 from tests.plane.support.objects import crd, new_object
@@ -25,12 +24,10 @@ from unwind.api.resources import (
     INGRESSES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
-    SECRETS,
     SERVICES,
     Resource,
 )
 from unwind.api.unwind import Gate, Phase
-from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
 from unwind.kube.object_watch import until
@@ -275,9 +272,7 @@ class CostScene(GateScene):
 
     async def lead_to(self, connection: ClusterConnection) -> None:
         """Have everybody reach the cluster by another way."""
-        text = kubeconfig.document(connection, cluster=_NAME, user="unwind")
-        data = {"value": base64.b64encode(text.encode()).decode()}
-        await self.client.patch(SECRETS, f"{_NAME}-kubeconfig", {"data": data}, namespace=self.namespace)
+        await lead_to(self.client, self.namespace, _NAME, connection)
 
     # Its end
 

@@ -6,6 +6,7 @@ Replicas come and go behind one address, as behind a Service.
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import os
 import uuid
@@ -22,12 +23,12 @@ from tests.plane.support.objects import teardown_policy
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION
 from unwind.api.policies import TEARDOWN_POLICIES
-from unwind.api.resources import LEASES
+from unwind.api.resources import LEASES, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
 from unwind.capi.admission_policies import extension_name
-from unwind.kube import object_watch
+from unwind.kube import kubeconfig, object_watch
 from unwind.kube.client import Client
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.local import build, tools
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tests.plane.support.manager_process import Manager
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
+    from unwind.kube.kubeconfig import ClusterConnection
     from unwind.local.plane import Plane
 
 ENFORCE, REMOVE, LEAVE = "EnforceRemovePolicies", "RemovePolicies", "LeavePolicies"
@@ -317,6 +319,13 @@ async def with_policy(scene: S, *sources: Object, **spec: Any) -> AsyncIterator[
     yield scene
     await scene.clear()
     await scene.forget_policy()
+
+
+async def lead_to(client: Client, namespace: str, name: str, connection: ClusterConnection) -> None:
+    """Have everybody reach a cluster by another way."""
+    text = kubeconfig.document(connection, cluster=name, user="unwind")
+    data = {"value": base64.b64encode(text.encode()).decode()}
+    await client.patch(SECRETS, f"{name}-kubeconfig", {"data": data}, namespace=namespace)
 
 
 class GatedCluster:
