@@ -76,9 +76,15 @@ class RemovalLog:
     def __init__(self) -> None:
         self.removal: Removal | None = None
         self.news = asyncio.Event()
+        self._printed: set[str] = set()
 
     def changed(self) -> None:
         self.news.set()
+        # A test that runs out of time shows what its removal waited for.
+        new = set(self.words()) - self._printed if self.removal else set()
+        self._printed |= new
+        for word in sorted(new):
+            print(f"removal waits: {word}")
 
     def words(self) -> list[str]:
         assert self.removal
