@@ -14,9 +14,10 @@ import msgspec
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.resources import SECRETS
 from unwind.companions.handle_kinds import HandleObject
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import NotFoundError
+from unwind.kube.installed_kinds import list_if_installed
 from unwind.kube.updates import set_finalizer
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
-
-# The API server answers this for a kind that it does not serve.
-_NOT_SERVED = 404
 
 
 class KubeconfigCopies:
@@ -74,22 +72,10 @@ class KubeconfigCopies:
 
     async def _is_used(self, namespace: str, name: str) -> bool:
         for kind in self._kinds:
-            for found in await self._handles(kind, namespace):
+            listed = await list_if_installed(self._client, kind, namespace=namespace)
+            for found in msgspec.convert(listed, list[HandleObject]):
                 meta = found.metadata
                 held = Finalizer.HANDLE in meta.finalizers and meta.uid not in self._leaving
                 if held and found.secret and found.secret.name == name:
                     return True
         return False
-
-    async def _handles(self, kind: Resource, namespace: str) -> Iterable[HandleObject]:
-        try:
-            return await self._client.list_of(kind, HandleObject, namespace=namespace)
-        except ApiError as error:
-            crd = f"{kind.plural}.{kind.group}"
-            # Only the absence of the CRD proves that there are none.
-            if (
-                error.code == _NOT_SERVED
-                and (await self._client.sighting(CUSTOM_RESOURCE_DEFINITIONS, crd, uid="")).absent
-            ):
-                return ()
-            raise

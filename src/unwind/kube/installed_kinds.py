@@ -25,10 +25,10 @@ async def is_installed(client: Client, resource: Resource) -> bool:
     return True
 
 
-async def list_if_installed(client: Client, resource: Resource) -> list[Object]:
-    """All objects of a kind; none if its CRD is not installed. Raises if that is unknown."""
+async def list_if_installed(client: Client, resource: Resource, *, namespace: str | None = None) -> list[Object]:
+    """All objects of a kind, or those in a namespace; none if its CRD is not installed. Raises if that is unknown."""
     try:
-        return await client.list(resource)
+        return await client.list(resource, namespace=namespace)
     except ApiError as error:
         if (
             error.code == _NOT_SERVED

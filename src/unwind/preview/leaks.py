@@ -1,8 +1,8 @@
-"""What a deletion would leave behind although nobody chose that: exit code 4 of `unwind plan`. One rule for all targets
-(docs/delete.md, what would be left behind; pure).
+"""What a deletion would leave behind although no policy chose that: exit code 4 of `unwind plan`. One rule for all
+targets (docs/delete.md, what would be left behind; pure).
 
-What a deployer does not delete is left behind, whoever told it to: the author of a chart cannot know which deletion
-comes. What a TeardownPolicy, a profile or an annotation of Unwind leaves is chosen, and no leak.
+What a deployer does not delete is left behind, also if its user told it to: the author of a chart cannot know which
+deletion comes. What a TeardownPolicy, a profile or an annotation of Unwind leaves is chosen, and no leak.
 """
 
 from __future__ import annotations
