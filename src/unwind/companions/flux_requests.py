@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
-from unwind.companions import flux, flux_tree, snapshots
+from unwind.companions import flux_reader, flux_tree, snapshots
 from unwind.companions.companion import Handle
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_rules import Place, kubeconfig_secret, resource_of
@@ -35,7 +35,7 @@ class FluxReader:
 
     async def scope(self, ref: ObjectRef, stack: AsyncExitStack) -> HandleScope:
         here = await stack.enter_async_context(self._deps.members.management())
-        root = await flux.get(self._client, Place(ref.kind, ref.namespace, ref.name))
+        root = await flux_reader.get(self._client, Place(ref.kind, ref.namespace, ref.name))
         check_same(ref, root.metadata)
         tree = flux_tree.FluxTree(self.companion, self._deps.members, here)
         await stack.enter_async_context(tree.open)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from unwind.api.fields import Unknown
 from unwind.api.flux import (
     DISABLED,
@@ -23,9 +25,10 @@ from unwind.api.flux import (
     HelmRelease,
     Kustomization,
 )
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import FIELD_MANAGER, HELM_KEEP_ANNOTATION, HELM_RELEASE_ANNOTATION
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.companions.release_rules import KEPT_CRD
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
@@ -34,13 +37,13 @@ if TYPE_CHECKING:
     from unwind.api.flux import KubeConfig, ResourceInventory
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
+    from unwind.kube.client import Object
 
 _SEPARATOR, _COLON, _FIELDS = "_", "__", 4
 _KINDS: dict[tuple[str, str], Resource] = {(it.group, it.kind): it for it in (KUSTOMIZATIONS, HELM_RELEASES)}
 _MARKS = {group: (f"{group}/name", f"{group}/namespace") for group, _ in _KINDS}
 _KEEPING = {PRUNE: DISABLED, RECONCILE: DISABLED, SSA: IGNORED}
 _CONTROLLERS = ("kustomize-controller", "helm-controller")
-KEPT_CRD = "it is in the crds directory of the chart: Helm does not delete it"
 _KUSTOMIZE_CRDS = f".{KUSTOMIZATIONS.group}"
 _KINDS_OF_FLUX = ("Deployment", CUSTOM_RESOURCE_DEFINITIONS.kind)
 
@@ -53,6 +56,39 @@ class Place(NamedTuple):
     kind: str
     namespace: str
     name: str
+
+
+# Objects
+
+
+def read(handle: Object) -> FluxObject:
+    """A Kustomization or HelmRelease, from its JSON."""
+    if handle["kind"] == KUSTOMIZATIONS.kind:
+        return msgspec.convert(handle, Kustomization)
+    return msgspec.convert(handle, HelmRelease)
+
+
+def kind_of(obj: FluxObject) -> Resource:
+    return KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES
+
+
+def reference(obj: FluxObject) -> ObjectRef:
+    return ref_of(kind_of(obj), obj.metadata)
+
+
+def place_of(obj: FluxObject) -> Place:
+    return Place(kind_of(obj).kind, obj.metadata.namespace, obj.metadata.name)
+
+
+def inventory_of(obj: FluxObject) -> tuple[ObjectRef, ...]:
+    """The objects in its inventory. Raises UnwindError if an entry cannot be read."""
+    return inventory_refs(obj.status.inventory)
+
+
+def has_deployed(obj: FluxObject) -> bool:
+    """Whether an object has deployed something, as far as its status says."""
+    released = isinstance(obj, HelmRelease) and bool(obj.status.storage_namespace or obj.status.history)
+    return released or bool(inventory_of(obj))
 
 
 # Inventories

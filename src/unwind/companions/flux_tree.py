@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, KubeConfig, Kustomization, SecretKey
-from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry
-from unwind.companions import flux, snapshots
+from unwind.companions import flux_handles, flux_reader, snapshots
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import Handle, step_name
 from unwind.companions.flux_order import dropped_warning, nested_order
@@ -29,6 +29,7 @@ from unwind.members.targets import ClusterTarget
 from unwind.removal.deletion_scope import Told
 
 if TYPE_CHECKING:
+    from unwind.companions.flux import FluxCompanion
     from unwind.companions.flux_rules import FluxObject
     from unwind.kube.client import Client, Object
     from unwind.members.members import Members
@@ -59,7 +60,7 @@ class TreeHandle(msgspec.Struct, kw_only=True):
 
     @property
     def ref(self) -> ObjectRef:
-        return reference(self.obj)
+        return rules.reference(self.obj)
 
     @property
     def step(self) -> str:
@@ -68,7 +69,7 @@ class TreeHandle(msgspec.Struct, kw_only=True):
     @property
     def held(self) -> str:
         """Why Flux would not remove everything; empty if it would."""
-        return flux.why_held(self.obj)
+        return flux_handles.why_held(self.obj)
 
     @property
     def there(self) -> list[Entry]:
@@ -79,7 +80,7 @@ class TreeHandle(msgspec.Struct, kw_only=True):
 class FluxTree:
     """Reads a handle and what is nested in it. The connections to its clusters last as long as the context `open`."""
 
-    def __init__(self, companion: flux.FluxCompanion, members: Members, here: Member) -> None:
+    def __init__(self, companion: FluxCompanion, members: Members, here: Member) -> None:
         """`here`: the cluster of the root."""
         self.open = AsyncExitStack()
         self.handles: dict[tuple[str, Place], TreeHandle] = {}
@@ -120,7 +121,7 @@ class FluxTree:
             self.warnings += [f"{step}: {dropped_warning(step, in_it)}" for step in in_it]
 
     async def _read(self, obj: FluxObject, place: Member, *, parent: TreeHandle | None) -> None:
-        ref = reference(obj)
+        ref = rules.reference(obj)
         key = (place.system_uid, Place(ref.kind, ref.namespace, ref.name))
         above = self._parents.setdefault(key, set())
         if parent:
@@ -145,11 +146,11 @@ class FluxTree:
         going = [entry.object for entry in found.there if not entry.kept]
         for child in rules.children(key[1], going):
             try:
-                await self._read(await flux.get(found.member.client, child), found.member, parent=found)
+                await self._read(await flux_reader.get(found.member.client, child), found.member, parent=found)
             except NotFoundError:
                 continue  # it is gone by now
             except UnwindError as error:
-                found.failed = f"cannot read {flux.step_of(child)}: {will_retry(error)}"
+                found.failed = f"cannot read {flux_handles.step_of(child)}: {will_retry(error)}"
 
     async def _member_of(self, obj: FluxObject, place: Member) -> Member:
         """The cluster that a handle deploys on."""
@@ -159,7 +160,8 @@ class FluxTree:
         namespace, secret = obj.metadata.namespace, rules.kubeconfig_secret(config)
         if not secret or place is not self._here:
             raise UnwindError(
-                f"{reference(obj)} deploys on another cluster, whose kubeconfig is not in a Secret of this cluster",
+                f"{rules.reference(obj)} deploys on another cluster,"
+                " whose kubeconfig is not in a Secret of this cluster",
                 remedy="request its deletion with a kubeconfig of the cluster that it is on",
             )
         if (namespace, secret) not in self._connected:
@@ -191,10 +193,10 @@ class FluxTree:
 
 def _dependent(obj: FluxObject, tree: set[Place]) -> list[Told]:
     """The refusal if an object outside of a tree depends on a handle in it (pure)."""
-    ref = reference(obj)
+    ref = rules.reference(obj)
     if obj.metadata.terminating or Place(ref.kind, ref.namespace, ref.name) in tree:
         return []
-    needed = [flux.step_of(place) for place in rules.dependencies(obj, ref.kind) if place in tree]
+    needed = [flux_handles.step_of(place) for place in rules.dependencies(obj, ref.kind) if place in tree]
     return [Told(ref, f"depends on {', '.join(needed)}; delete it first")] if needed else []
 
 
@@ -232,13 +234,8 @@ def config_of(secret: ObjectRef) -> KubeConfig:
 async def handle_of(obj: FluxObject, member: Member) -> Handle:
     """A handle with what it deployed."""
     return Handle(
-        ref=reference(obj),
+        ref=rules.reference(obj),
         source=SourceKind.FLUX,
-        entries=await flux.entries_of(obj, member),
+        entries=await flux_reader.entries_of(obj, member),
         terminating=obj.metadata.terminating,
     )
-
-
-def reference(obj: FluxObject) -> ObjectRef:
-    """A reference to a Kustomization or HelmRelease (pure)."""
-    return ref_of(KUSTOMIZATIONS if isinstance(obj, Kustomization) else HELM_RELEASES, obj.metadata)

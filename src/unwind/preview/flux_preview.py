@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState
-from unwind.companions import flux, flux_rules
+from unwind.companions import flux_reader, flux_rules
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.flux_rules import Place
 from unwind.companions.flux_tree import FluxTree
@@ -45,7 +45,7 @@ async def of_flux(client: Client, fleet: Members, here: Member, named: Named, *,
     """The preview of the deletion of a Kustomization or HelmRelease. Raises NotFoundError if it does not exist."""
     tree = FluxTree(FluxCompanion(client), fleet, here)
     async with tree.open:
-        obj = await flux.get(client, Place(named.resource.kind, named.namespace, named.name))
+        obj = await flux_reader.get(client, Place(named.resource.kind, named.namespace, named.name))
         await tree.read(obj)
         found = list(tree.handles.values())
         cloud = [

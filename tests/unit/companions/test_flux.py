@@ -13,7 +13,8 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomiz
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Plan
 from unwind.companions.companion import Handle, HandleEntry
-from unwind.companions.flux import FluxCompanion, FoundHandle, handles_of
+from unwind.companions.flux import FluxCompanion
+from unwind.companions.flux_handles import FoundHandle, handles_of
 from unwind.companions.flux_rules import parse_id
 from unwind.deleters.outcomes import Again
 from unwind.errors import UnwindError
