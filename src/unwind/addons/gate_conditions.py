@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition, without_condition
-from unwind.api.names import ConditionType, Reason
+from unwind.api.names import NO_CLUSTER_CLASS, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.kube.events import Regarding
 from unwind.teardown.deletion_gate import GateFault
@@ -107,10 +107,7 @@ def unarmed(clusters: Iterable[AddonTarget], why_not: Callable[[str], GateFault 
     return GateFault(told[0][0].reason, message)
 
 
-_NO_CLASS = GateFault(
-    Reason.NO_CLUSTER_CLASS,
-    "Cluster API calls no deletion hook for a Cluster without ClusterClass; choose a gate for it in a TeardownPolicy",
-)
+_NO_CLASS = GateFault(Reason.NO_CLUSTER_CLASS, f"{NO_CLUSTER_CLASS}; choose a gate for it in a TeardownPolicy")
 _NO_HOOK = GateFault(
     Reason.NO_DELETION_HOOK,
     "deleting a SveltosCluster only ends its management and removes nothing; to remove the add-ons, change its labels"

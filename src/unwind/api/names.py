@@ -430,6 +430,10 @@ class ConditionType(StrEnum):
     """ClusterSummary: the changes that a deployment would make. Nothing was changed."""
 
 
+NO_CLUSTER_CLASS = "Cluster API calls no hooks for a Cluster without a ClusterClass"
+"""The message of the reason NoClusterClass; a TeardownPolicy can choose another gate."""
+
+
 class Reason(StrEnum):
     """Reasons of conditions, blockers and ledger entries."""
 

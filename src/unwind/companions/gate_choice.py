@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.fields import Unknown
+from unwind.api.names import NO_CLUSTER_CLASS
 from unwind.api.policies import OnDelete
 from unwind.api.unwind import Gate
 from unwind.companions.policies import unknown_words
@@ -52,8 +53,7 @@ def effective_gate(policies: Sequence[TeardownPolicy], *, has_class: bool) -> Ef
     kind, why = chosen, conflict or by
     if chosen not in (Gate.MACHINES, Gate.ADMISSION):
         kind = Gate.HOOK if has_class else Gate.NONE
-        calls = "calls the hook" if has_class else "calls no hook for a Cluster without ClusterClass"
-        why = f"{why}; Cluster API {calls}"
+        why = f"{why}; {'Cluster API calls the hook' if has_class else NO_CLUSTER_CLASS}"
     return EffectiveGate(kind=kind, why=why, asked=chosen is not Gate.NONE, conflict=conflict)
 
 

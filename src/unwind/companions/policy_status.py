@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectRef, with_condition, without_condition
-from unwind.api.names import RESELECT_ANNOTATION, ConditionType, Reason
+from unwind.api.names import NO_CLUSTER_CLASS, RESELECT_ANNOTATION, ConditionType, Reason
 from unwind.api.policies import (
     CONFLICTS_SHOWN,
     NOT_STEPS_SHOWN,
@@ -158,10 +158,7 @@ def _conditions(
         )
         found[ConditionType.CLUSTER_UNKNOWN] = (True, Reason.CLUSTER_UNKNOWN, message)
     if unheld := [cluster for cluster in clusters if cluster.gate is PolicyGate.NOT_AVAILABLE]:
-        message = (
-            f"the deletion of {_some(map(str, unheld))} cannot be held:"
-            " Cluster API calls no hooks for a Cluster without a ClusterClass; choose another gate"
-        )
+        message = f"the deletion of {_some(map(str, unheld))} cannot be held: {NO_CLUSTER_CLASS}; choose another gate"
         found[ConditionType.GATE_NOT_AVAILABLE] = (True, Reason.NO_CLUSTER_CLASS, message)
     if unheld := [cluster for cluster in clusters if cluster.gate is PolicyGate.NOT_ARMED]:
         fault = unheld[0].fault

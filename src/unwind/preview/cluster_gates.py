@@ -8,6 +8,7 @@ import msgspec
 
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster, ExtensionConfig
 from unwind.api.hooks import Hook
+from unwind.api.names import NO_CLUSTER_CLASS
 from unwind.api.policies import PolicyGate
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
@@ -71,10 +72,7 @@ def _by_policy(cluster: Cluster, said: list[PolicyCluster]) -> ClusterGate:
 def _by_hook(cluster: Cluster, config: ExtensionConfig | None, labels: dict[str, dict[str, str]]) -> ClusterGate:
     title = _title(cluster)
     if not cluster.class_name:
-        why = (
-            "Cluster API calls no hook for a Cluster without ClusterClass, and no TeardownPolicy selects it; choose a"
-            " gate in one"
-        )
+        why = f"{NO_CLUSTER_CLASS}, and no TeardownPolicy selects it; choose a gate in one"
         return ClusterGate(cluster=title, gate=Gate.NONE.value, state=PolicyGate.NOT_AVAILABLE.value, why=why)
     name = config.metadata.name if config else ""
     handlers = [hook_protocol.handler(Hook.BEFORE_CLUSTER_DELETE)]

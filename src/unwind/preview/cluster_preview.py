@@ -18,7 +18,7 @@ from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.caaph import HELM_RELEASE_PROXIES, HelmReleaseProxy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
+from unwind.api.names import NO_CLUSTER_CLASS, TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Gate, Plan, Step
@@ -75,8 +75,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 20
 _UNMANAGED = "deleting a SveltosCluster only ends its management: nothing is removed from the cluster"
 _NO_GATE = (
-    "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal; to"
-    " hold such Clusters, choose a gate in a TeardownPolicy"
+    f"{NO_CLUSTER_CLASS}, so it does not wait for the removal; to hold such Clusters, choose a gate in a TeardownPolicy"
 )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from unwind.api import meta as conditions_
 from unwind.api.annotation_values import OnDeadline
 from unwind.api.meta import ObjectRef, with_condition, without_condition
-from unwind.api.names import ConditionType, Reason
+from unwind.api.names import NO_CLUSTER_CLASS, ConditionType, Reason
 from unwind.api.unwind import (
     BLOCKERS_SHOWN,
     Blocker,
@@ -283,9 +283,8 @@ def _conditions(
         wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
     if not view.gated and teardown.spec.gate not in (Gate.MACHINES, Gate.ADMISSION):
         message = (
-            "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the"
-            " removal;"
-            " to hold such Clusters, choose a gate in a TeardownPolicy"
+            f"{NO_CLUSTER_CLASS}, so it does not wait for the removal; to hold such Clusters, choose a gate in a"
+            " TeardownPolicy"
         )
         wanted[ConditionType.GATE_NOT_AVAILABLE] = (True, Reason.NO_CLUSTER_CLASS, message)
     if view.overdue:

@@ -52,8 +52,7 @@ def test_clusters_that_no_hook_is_called_for_are_named_by_reason() -> None:
     assert unavailable([plain, cluster("w", has_class=False), cluster("z")]) == GateFault(
         Reason.NO_CLUSTER_CLASS,
         "the deletion of a/w and 1 more does not wait for the removal: "
-        "Cluster API calls no deletion hook for a Cluster without ClusterClass; choose a gate for it in a"
-        " TeardownPolicy",
+        "Cluster API calls no hooks for a Cluster without a ClusterClass; choose a gate for it in a TeardownPolicy",
     )
     both = unavailable([plain, registered])
     assert both == unavailable([registered, plain])

@@ -19,7 +19,7 @@ def test_auto_is_the_hook_where_cluster_api_calls_it_and_nothing_elsewhere() -> 
     assert gate("Auto", has_class=True).kind is Gate.HOOK
     without = gate("Auto")
     assert (without.kind, without.asked) == (Gate.NONE, True)
-    assert without.why.endswith("Cluster API calls no hook for a Cluster without ClusterClass")
+    assert without.why.endswith("Cluster API calls no hooks for a Cluster without a ClusterClass")
 
 
 def test_no_gate_can_be_chosen_on_purpose_but_the_hook_holds_where_it_is_called() -> None:
