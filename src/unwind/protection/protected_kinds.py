@@ -11,63 +11,19 @@ from unwind.api import capi, karmada, sveltos
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, Resource
+from unwind.protection.cascading_counts import (
+    CLAIM_BOUND,
+    CRON_JOB_ACTIVE,
+    JOB_ACTIVE,
+    MATCHING_CLUSTERS,
+    REPLICAS,
+    SCHEDULED_PODS,
+    VOLUME_BOUND,
+    Count,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-
-class Form(Enum):
-    """How a field gives the number of dependents."""
-
-    NUMBER = auto()
-    ITEMS = auto()
-    """The length of the list."""
-    BOUND = auto()
-    """One if the phase is Bound."""
-
-
-class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of an object that gives the number of its dependents."""
-
-    path: tuple[str, str]
-    form: Form
-    what: str
-    """Its name in a denial."""
-    default: int = 0
-    """The value if the field is missing: the default of the API."""
-
-    def of(self, obj: Mapping[str, Any]) -> int:
-        """The number. Raises ValueError if the field has another type."""
-        outer = obj.get(self.path[0])
-        value = outer.get(self.path[1]) if isinstance(outer, dict) else None
-        if value is None:
-            return self.default
-        match self.form:
-            case Form.NUMBER if isinstance(value, int) and not isinstance(value, bool):
-                return value
-            case Form.ITEMS if isinstance(value, list):
-                return len(value)
-            case Form.BOUND if isinstance(value, str):
-                return int(value == "Bound")
-        raise ValueError(f"{'.'.join(self.path)} is {value!r}")
-
-    def cel(self, obj: str, *, some: Callable[[str], str], none: str, unread: str) -> str:
-        """The same as a CEL expression over the object `obj`.
-
-        Its value is `some` of the count if that is positive, `none` if it is zero, and `unread` if the field has
-        another type.
-        """
-        outer = f"{obj}.{self.path[0]}"
-        value = f"{outer}.{self.path[1]}"
-        there = f"has({outer}) && has({value}) && {value} != null"
-        unsaid = some(str(self.default)) if self.default > 0 else none
-        # The type is checked at run time: a custom resource may have anything there.
-        type_, holds, count = {
-            Form.NUMBER: ("int", f"{value} > 0", value),
-            Form.ITEMS: ("list", f"size({value}) > 0", f"size({value})"),
-            Form.BOUND: ("string", f"{value} == 'Bound'", "1"),
-        }[self.form]
-        return f"(!({there}) ? {unsaid} : type({value}) != {type_} ? {unread} : {holds} ? {some(count)} : {none})"
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Rest(Enum):
@@ -126,14 +82,6 @@ class ProtectedKind(msgspec.Struct, frozen=True, kw_only=True):
         """The resource name for kubectl: deployments.apps."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-
-REPLICAS = Count(path=("spec", "replicas"), form=Form.NUMBER, what="replicas", default=1)
-_SCHEDULED = Count(path=("status", "currentNumberScheduled"), form=Form.NUMBER, what="scheduled pods")
-_ACTIVE_PODS = Count(path=("status", "active"), form=Form.NUMBER, what="active pods")
-_ACTIVE_JOBS = Count(path=("status", "active"), form=Form.ITEMS, what="active jobs")
-_CLAIM = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pvc')
-_VOLUME = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pv')
-_MATCHING = Count(path=("status", "matchingClusters"), form=Form.ITEMS, what="matching clusters")
 
 _BUILT_IN = frozenset(
     {
@@ -201,21 +149,26 @@ KINDS: tuple[ProtectedKind, ...] = (
     ProtectedKind(group="networking.k8s.io", plural="ingresses", kind="Ingress", versions=("v1",)),
     ProtectedKind(group="", plural="secrets", kind="Secret", versions=("v1",)),
     ProtectedKind(group="", plural="configmaps", kind="ConfigMap", versions=("v1",)),
-    ProtectedKind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=_SCHEDULED),
+    ProtectedKind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=SCHEDULED_PODS),
     ProtectedKind(
         group="batch",
         plural="jobs",
         kind="Job",
         versions=("v1",),
-        count=_ACTIVE_PODS,
+        count=JOB_ACTIVE,
         controlled=Controlled.FREE_FOR_CONTROLLERS,
     ),
-    ProtectedKind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=_ACTIVE_JOBS),
+    ProtectedKind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=CRON_JOB_ACTIVE),
     ProtectedKind(
-        group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=_CLAIM
+        group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=CLAIM_BOUND
     ),
     ProtectedKind(
-        group="", plural="persistentvolumes", kind="PersistentVolume", versions=("v1",), namespaced=False, count=_VOLUME
+        group="",
+        plural="persistentvolumes",
+        kind="PersistentVolume",
+        versions=("v1",),
+        namespaced=False,
+        count=VOLUME_BOUND,
     ),
     # Dependents of a whole cluster cannot be counted from here: only Always applies.
     ProtectedKind(
@@ -239,7 +192,7 @@ KINDS: tuple[ProtectedKind, ...] = (
         kind="ClusterProfile",
         versions=("v1beta1",),
         namespaced=False,
-        count=_MATCHING,
+        count=MATCHING_CLUSTERS,
     ),
 )
 """OpenKruise's kinds, and those with countable dependents. Each has its own policy; all other kinds share one, for

@@ -12,7 +12,8 @@ import msgspec
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import Resource
-from unwind.protection.protected_kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, REPLICAS, ProtectedKind, of_any
+from unwind.protection.cascading_counts import REPLICAS
+from unwind.protection.protected_kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, ProtectedKind, of_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,8 @@ import pytest
 from tests.plane.support.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
 from unwind.api.meta import ObjectRef
 from unwind.protection import rules
-from unwind.protection.protected_kinds import KINDS, REPLICAS, Count, Form, ProtectedKind
+from unwind.protection.cascading_counts import REPLICAS
+from unwind.protection.protected_kinds import KINDS, ProtectedKind
 from unwind.protection.rules import Contents, Denied, Subject, by_itself, refused_label, way_out, with_contents
 
 if TYPE_CHECKING:
@@ -133,29 +134,6 @@ def test_another_default_and_another_word_are_caught() -> None:
         flipped = _replace(cascading=not kind.cascading)
         mine = [row for row in ROWS if row.kind == kind]
         assert not all(answers_as_it_says(row, changed=flipped) for row in mine), kind.kind
-
-
-@pytest.mark.parametrize(
-    ("form", "value", "expected"),
-    [
-        (Form.NUMBER, 3, 3),
-        (Form.NUMBER, -1, -1),
-        (Form.ITEMS, [1, 2], 2),
-        (Form.BOUND, "Bound", 1),
-        (Form.BOUND, "Released", 0),
-        (Form.NUMBER, None, 7),
-    ],
-)
-def test_a_count_is_what_the_field_says_or_what_the_api_would_put_there(form: Form, value: Any, expected: int) -> None:
-    count = Count(path=("status", "it"), form=form, what="things", default=7)
-    assert count.of({"status": {"it": value}}) == expected
-    assert count.of({"status": {}}) == count.of({}) == 7
-
-
-@pytest.mark.parametrize(("form", "value"), [(Form.NUMBER, "3"), (Form.NUMBER, True), (Form.ITEMS, 3), (Form.BOUND, 1)])
-def test_a_field_that_says_something_else_is_no_count(form: Form, value: Any) -> None:
-    with pytest.raises(ValueError, match=r"status\.it is"):
-        Count(path=("status", "it"), form=form, what="things").of({"status": {"it": value}})
 
 
 def test_a_label_is_refused_where_it_is_new_or_changed_and_by_whoever_decides_it() -> None:
