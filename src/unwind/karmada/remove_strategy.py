@@ -1,4 +1,9 @@
-"""What removeStrategy means: the steps of an unjoin, from the member's Works, with their effort (pure)."""
+"""What removeStrategy means: the steps of an unjoin, from the member's Works, with their effort (pure).
+
+The effort is carried out elsewhere. Leave (Needless): `StepRunner._leave` in `teardown/step_runner.py` removes Unwind's
+labels within LEAVE_TIMEOUT, and writes the ledger. Enforce (Required): the same class removes the objects.
+`unjoin_cleanup` does the rest, with the same timeout if nothing may block the member.
+"""
 
 from __future__ import annotations
 

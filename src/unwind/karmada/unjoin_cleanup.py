@@ -37,7 +37,7 @@ from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.owner_mark_removal import unmark
 from unwind.teardown.drafts import lost
 from unwind.teardown.step_removers import RemovalDeps
-from unwind.teardown.step_runner import REACH, StepRunner
+from unwind.teardown.step_runner import LEAVE_TIMEOUT, StepRunner
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class UnjoinCleanup:
         if self._strict and await unless(self._released, work()):
             return
         over = asyncio.Event()
-        timer = self._means.clock.call_later(REACH, over.set)
+        timer = self._means.clock.call_later(LEAVE_TIMEOUT, over.set)
         try:
             if not await unless(over, work()):
                 why = "; ".join(what.told for what in self._waits.values()) or "timed out"

@@ -153,7 +153,7 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
     why = _some(step.name for step in left)
     if blocker := _first_blocker(teardown, {step.name for step in left}):
         why = f"{why}; {_blocker_text(blocker)}"
-    return closed(why, _seconds(teardown, left))
+    return closed(why, _retry_after_seconds(teardown, left))
 
 
 def is_unenforced(uid: str, teardown: Teardown | None) -> bool:
@@ -198,7 +198,7 @@ def _closes(step: Step, removed: set[str]) -> bool:
     return Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) and step.name not in removed
 
 
-def _seconds(teardown: Teardown, left: list[Step]) -> int:
+def _retry_after_seconds(teardown: Teardown, left: list[Step]) -> int:
     waves = len({step.wave for step in left})
     # A blocked step may be unblocked at any moment, and the last wave may end at any moment, however wide it is.
     if waves <= 1 or teardown.phase is Phase.HELD:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REACH = 10.0
+LEAVE_TIMEOUT = 10.0
 """Seconds that a member may take to answer if nothing is removed from it and the target does not wait for it."""
 OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
@@ -275,7 +275,7 @@ class StepRunner:
     def _reach(self) -> None:
         """Limit the time for the member to answer: objects that stay there anyway are not worth a longer wait."""
         if self._reaching is None and not self._patient:
-            self._reaching = self._deps.clock.call_later(REACH, self._out_of_time.set)
+            self._reaching = self._deps.clock.call_later(LEAVE_TIMEOUT, self._out_of_time.set)
 
     def _reached(self) -> None:
         if self._reaching:
