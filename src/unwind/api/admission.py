@@ -16,6 +16,8 @@ from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMIS
 from unwind.api.rights import Right
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unwind.api.resources import Resource
 
 
@@ -149,6 +151,18 @@ def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
         return allowed(asked)
     encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
     return _answer(asked, _Answer(uid=asked.uid, allowed=True, patch_type="JSONPatch", patch=encoded))
+
+
+def annotation_patch(annotations: Mapping[str, str], name: str, wanted: str | None) -> list[dict[str, Any]]:
+    """The JSON patch that sets or removes an annotation of an object with these annotations."""
+    if annotations.get(name) == wanted:
+        return []
+    pointer = "/metadata/annotations/" + name.replace("/", "~1")
+    if wanted is None:
+        return [{"op": "remove", "path": pointer}]
+    if not annotations:  # metadata.annotations may not exist
+        return [{"op": "add", "path": "/metadata/annotations", "value": {name: wanted}}]
+    return [{"op": "add", "path": pointer, "value": wanted}]
 
 
 def denied(asked: Asked, message: str) -> bytes:

@@ -2,9 +2,9 @@
 
 The API server refuses to delete the Cluster unless Cluster API is paused for it, by the annotation
 cluster.x-k8s.io/paused with a value of our own. Cluster API looks at it before it looks at the deletion. Only the
-Cluster itself is paused: its Machines are still replaced. `unwind delete` and `cluster_admission` pause it. The
-annotation is removed when the gate opens. If the Cluster is not deleted after it was paused, because the DELETE failed
-or was never sent, it is removed after a while.
+Cluster itself is paused: its Machines are still replaced. `unwind delete` and `cluster_webhook` pause it.
+`machine_gate_controller` has the annotation removed when the gate opens. If the Cluster is not deleted after it was
+paused, because the DELETE failed or was never sent, it is removed after a while.
 """
 
 from __future__ import annotations

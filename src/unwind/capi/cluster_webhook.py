@@ -1,8 +1,8 @@
-"""The admission webhook of Clusters: records which user force-releases or deletes a cluster, or changes removeStrategy.
+"""The mutating webhook of Clusters: records which user force-releases or deletes a cluster, or changes removeStrategy.
 
-The rule about force-release is pure. A mutating webhook cannot change a DELETE, so the user is recorded by a write of
-our own. The response to a DELETE has a warning: what is removed from the cluster, and how to follow it. The webhook
-never denies a request, and never delays one by more than a moment.
+It never denies a request, and never delays one by more than a moment: what is refused, `admission_policies` refuses. It
+cannot change a DELETE, so the user of one is recorded by a write of our own. The response to a DELETE has a warning:
+what is removed from the cluster, and how to follow it. The rule about force-release is in `teardown/force_release.py`.
 
 Where TeardownPolicies say that a DELETE of a Cluster with the gate Admission is the request for its teardown, the same
 write pauses Cluster API for the Cluster, as `unwind delete` does. The API server finds the object changed, reads it
@@ -31,9 +31,6 @@ from unwind.api.names import (
     DELETE_PROTECTION_LABEL,
     DELETION_REQUESTED_BY_ANNOTATION,
     FIELD_MANAGER,
-    FORCE_RELEASE_ANNOTATION,
-    FORCE_RELEASE_BY_ANNOTATION,
-    FORCE_RELEASE_GROUPS_ANNOTATION,
     PAUSED_ANNOTATION,
     PAUSED_BY_GATE,
     REMOVE_STRATEGY_ANNOTATION,
@@ -44,6 +41,7 @@ from unwind.errors import UnwindError
 from unwind.members import targets
 from unwind.members.targets import AddonTarget
 from unwind.server.routes import Response, Route, refusal
+from unwind.teardown import force_release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +121,7 @@ async def answer(
         return refusal(400, str(error))
     if asked.operation == "UPDATE" and new and old:
         before, after, by = old.metadata.annotations, new.metadata.annotations, asked.user_info.username
-        patch = released(before, after, by=by, groups=asked.user_info.groups)
+        patch = force_release.user_patch(before, after, by=by, groups=asked.user_info.groups)
         if asked.kind.group == karmada.CLUSTERS.group:
             strategies = (old.spec.remove_strategy, new.spec.remove_strategy)
             patch += restrategised(before, after, *strategies, by=by)
@@ -201,24 +199,6 @@ def _warning(warnings: Mapping[str, DeletionWarning], asked: Asked, meta: Object
         return ""
 
 
-def released(
-    old: Mapping[str, str], new: Mapping[str, str], *, by: str, groups: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """The JSON patch that records which user force-releases a cluster, whatever the request itself claims.
-
-    The groups are recorded because rights are often granted to them: TeardownPolicies are released only by users who
-    may update them.
-    """
-    said = new.get(FORCE_RELEASE_ANNOTATION)
-    names = (FORCE_RELEASE_BY_ANNOTATION, FORCE_RELEASE_GROUPS_ANNOTATION)
-    wanted: dict[str, str | None] = dict.fromkeys(names)
-    if said is not None and said != old.get(FORCE_RELEASE_ANNOTATION):
-        wanted = dict(zip(names, (by, "\n".join(groups) or None), strict=True))
-    elif said is not None:
-        wanted = {name: old.get(name) for name in names}
-    return [operation for name, value in wanted.items() for operation in _annotated(new, name, value)]
-
-
 def restrategised(
     old: Mapping[str, str], new: Mapping[str, str], before: str | None, after: str | None, *, by: str
 ) -> list[dict[str, Any]]:
@@ -229,19 +209,7 @@ def restrategised(
     was = before if before is not None else old.get(REMOVE_STRATEGY_ANNOTATION)
     now = after if after is not None else new.get(REMOVE_STRATEGY_ANNOTATION)
     wanted = old.get(REMOVE_STRATEGY_BY_ANNOTATION) if was == now else f"{now or 'nothing'} by {by}"
-    return _annotated(new, REMOVE_STRATEGY_BY_ANNOTATION, wanted)
-
-
-def _annotated(annotations: Mapping[str, str], name: str, wanted: str | None) -> list[dict[str, Any]]:
-    """The JSON patch that sets or removes an annotation."""
-    if annotations.get(name) == wanted:
-        return []
-    pointer = "/metadata/annotations/" + name.replace("/", "~1")
-    if wanted is None:
-        return [{"op": "remove", "path": pointer}]
-    if not annotations:  # metadata.annotations may not exist
-        return [{"op": "add", "path": "/metadata/annotations", "value": {name: wanted}}]
-    return [{"op": "add", "path": pointer, "value": wanted}]
+    return admission.annotation_patch(new, REMOVE_STRATEGY_BY_ANNOTATION, wanted)
 
 
 async def _note(

@@ -13,7 +13,7 @@ from unwind.api import meta as api_meta
 from unwind.api import names
 from unwind.api.capi import ExtensionConfig
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
-from unwind.capi import hook_arming, hook_protocol
+from unwind.capi import extension_config_faults, hook_protocol
 from unwind.capi.admission_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
 from unwind.concurrency import run_all
@@ -142,7 +142,9 @@ class ExtensionConfigController(RegistrationController):
         """Why Cluster API would not call our hooks for the clusters of a namespace; None if it does."""
         found = self._namespaces.cache.get(Key("", namespace))
         labels = (found.labels or {}) if found else None
-        return hook_arming.why_not(self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels)
+        return extension_config_faults.why_not(
+            self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels
+        )
 
     @property
     def settings(self) -> dict[str, str]:
@@ -169,7 +171,7 @@ class ExtensionConfigController(RegistrationController):
         # Most writes to it do not change the gate status.
         seen = (
             self._extensions.known,
-            hook_arming.gate_fault(ours, name=self._extension, handlers=self._hooks),
+            extension_config_faults.gate_fault(ours, name=self._extension, handlers=self._hooks),
             ours.spec.namespace_selector if ours else None,
         )
         if seen != self._seen:
@@ -294,7 +296,7 @@ class ExtensionConfigController(RegistrationController):
         if any."""
         wanted = {f"{name}.{self._extension}": hook.value for name, hook in self._hooks.items()}
         known = {handler.name: handler.request_hook.hook for handler in ours.status.handlers}
-        if known == wanted and api_meta.is_true(ours.status.conditions, hook_arming.DISCOVERED):
+        if known == wanted and api_meta.is_true(ours.status.conditions, extension_config_faults.DISCOVERED):
             return None
         digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]
         before, _, count = ours.metadata.annotations.get(names.HANDLERS_ANNOTATION, "").partition(".")

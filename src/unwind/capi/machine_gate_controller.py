@@ -1,6 +1,6 @@
-"""The gates Machines and Admission: hold Clusters for which Cluster API calls no hook, and let them go.
+"""The gate Machines, and when the gate Admission opens: holds Clusters for which Cluster API calls no hook.
 
-TeardownPolicies choose them. Machines: Cluster API's pre-terminate hook on each Machine.
+TeardownPolicies choose these gates. Machines: Cluster API's pre-terminate hook on each Machine.
 
 Cluster API deletes the control plane of a Cluster after its last worker, and the infrastructure after that. So workers
 that are not terminated keep the cluster alive. It skips the pre-drain hook as soon as the Cluster is being deleted, and
@@ -10,7 +10,7 @@ A Machine that is deleted for another reason (remediation, rollout) is let go of
 meanwhile, so this costs no time.
 
 Admission: the API server refuses to delete the Cluster unless Cluster API is paused for it. `admission_policies` has
-the refusal, `admission_gate_pause` the pause; here it ends.
+the refusal, `admission_gate_pause` the pause. Both gates open by the same answer, so the pause is ended from here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HookSettings(Protocol):
     def settings(self) -> dict[str, str]: ...
 
 
-class PolicyGateController(Controller[Key]):
+class MachineGateController(Controller[Key]):
     """Arms and disarms the Machines of each Cluster, and unpauses Clusters with the gate Admission."""
 
     name = "machine gates"

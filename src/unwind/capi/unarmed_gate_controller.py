@@ -15,7 +15,7 @@ from unwind.api.meta import find, with_condition
 from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Gate, Teardown
-from unwind.capi import hook_arming
+from unwind.capi import extension_config_faults
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -155,7 +155,7 @@ class UnarmedClusterController(Controller[Key]):
             return self._machines.shape(meta.namespace, meta.name).fault if self._machines.known else None
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
         if marked and isinstance(deletion_gate.of_teardown(cluster.metadata.uid, teardown), deletion_gate.GateClosed):
-            return hook_arming.MARKED
+            return extension_config_faults.MARKED
         return self._gate.why_not(teardown.spec.target.namespace)
 
     async def _write_condition(self, teardown: Teardown, fault: GateFault | None) -> float | None:

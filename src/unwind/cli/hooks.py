@@ -19,7 +19,7 @@ from unwind.api.rights import HOME
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookRegistry, installed
 from unwind.capi.machine_caches import is_armed
-from unwind.capi.policy_gate_controller import set_annotation
+from unwind.capi.machine_gate_controller import set_annotation
 from unwind.cli import console
 from unwind.cli.arguments import Context, Flag, Kubeconfig, Output
 from unwind.errors import UnwindError, UsageError

@@ -39,16 +39,16 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import Setting
-from unwind.capi import cluster_admission, hook_protocol, hook_registry
+from unwind.capi import cluster_webhook, hook_protocol, hook_registry
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.capi.extension_config_controller import ExtensionConfigController
 from unwind.capi.gate_reader import GateReader
 from unwind.capi.hook_handlers import GateMetrics, HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.machine_caches import MachineCaches
+from unwind.capi.machine_gate_controller import MachineGateController
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.ok_to_delete_controller import OkToDeleteController
-from unwind.capi.policy_gate_controller import PolicyGateController
 from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
@@ -108,7 +108,7 @@ from unwind.teardown.withdrawal_records import WithdrawalRecords
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
-    from unwind.capi.cluster_admission import DeletionWarning
+    from unwind.capi.cluster_webhook import DeletionWarning
     from unwind.companions.companion import Companion
     from unwind.components import Component
     from unwind.deleters.registry import Plugin
@@ -469,7 +469,7 @@ def _policy_gates(context: ManagerContext, shared: Shared, registry: HookRegistr
     """The gates Machines and Admission, for Clusters without a ClusterClass."""
     if shared.machines is None or shared.gates is None:
         return ()
-    controller = PolicyGateController(
+    controller = MachineGateController(
         context.server_time,
         shared.caches,
         shared.machines,
@@ -529,7 +529,7 @@ def attribution(context: ManagerContext, shared: Shared) -> Components:
     requests = shared.gates.requested_by if Feature.GATES in features and shared.gates else None
     return Components(
         routes=(
-            cluster_admission.route(
+            cluster_webhook.route(
                 context.client, lambda: caches.clusters.resource, warnings=warnings, requests=requests
             ),
         ),

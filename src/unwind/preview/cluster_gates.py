@@ -12,7 +12,7 @@ from unwind.api.names import NO_CLUSTER_CLASS
 from unwind.api.policies import PolicyGate
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
-from unwind.capi import hook_arming, hook_protocol
+from unwind.capi import extension_config_faults, hook_protocol
 from unwind.capi.admission_policies import extension_name
 from unwind.capi.manifests import VERSIONS
 from unwind.companions.policy_reader import read_policies
@@ -76,7 +76,9 @@ def _by_hook(cluster: Cluster, config: ExtensionConfig | None, labels: dict[str,
         return ClusterGate(cluster=title, gate=Gate.NONE.value, state=PolicyGate.NOT_AVAILABLE.value, why=why)
     name = config.metadata.name if config else ""
     handlers = [hook_protocol.handler(Hook.BEFORE_CLUSTER_DELETE)]
-    fault = hook_arming.why_not(config, name=name, handlers=handlers, labels=labels.get(cluster.metadata.namespace))
+    fault = extension_config_faults.why_not(
+        config, name=name, handlers=handlers, labels=labels.get(cluster.metadata.namespace)
+    )
     state = PolicyGate.NOT_ARMED if fault else PolicyGate.ARMED
     why = str(fault) if fault else "Cluster API calls the hook"
     return ClusterGate(cluster=title, gate=Gate.HOOK.value, state=state.value, why=why)

@@ -241,7 +241,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-# Whether Cluster API calls the BeforeClusterDelete hook at all: the answer. `capi.hook_arming` finds it.
+# Whether Cluster API calls the BeforeClusterDelete hook at all: the answer. `capi.extension_config_faults` finds it.
 
 
 class GateFault(msgspec.Struct, frozen=True):

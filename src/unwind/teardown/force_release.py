@@ -1,15 +1,20 @@
-"""Force-release and deadlines: when a target is released before everything is removed."""
+"""Force-release and deadlines: when a target is released before everything is removed, and who decided it.
+
+`user_patch` writes the annotations that name the user, in a review of the webhook of Clusters; `forced` reads them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unwind.api import annotation_values, meta
+from unwind.api.admission import annotation_patch
 from unwind.api.annotation_values import OnDeadline
 from unwind.api.fields import Unknown
 from unwind.api.names import (
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
+    FORCE_RELEASE_GROUPS_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
     ConditionType,
     Reason,
@@ -17,7 +22,7 @@ from unwind.api.names import (
 from unwind.kube.updates import not_seen, who_set
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
     from unwind.api.resources import Resource
@@ -39,6 +44,24 @@ class MayRelease(Protocol):
 
     async def __call__(self, teardown: Teardown, annotations: Mapping[str, str], /) -> bool:
         """`annotations`: of the target, read from the API server: the request, its user and the groups of the user."""
+
+
+def user_patch(
+    old: Mapping[str, str], new: Mapping[str, str], *, by: str, groups: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The JSON patch that records which user force-releases a cluster, whatever the request itself claims (pure).
+
+    The groups are recorded because rights are often granted to them: TeardownPolicies are released only by users who
+    may update them.
+    """
+    said = new.get(FORCE_RELEASE_ANNOTATION)
+    names = (FORCE_RELEASE_BY_ANNOTATION, FORCE_RELEASE_GROUPS_ANNOTATION)
+    wanted: dict[str, str | None] = dict.fromkeys(names)
+    if said is not None and said != old.get(FORCE_RELEASE_ANNOTATION):
+        wanted = dict(zip(names, (by, "\n".join(groups) or None), strict=True))
+    elif said is not None:
+        wanted = {name: old.get(name) for name in names}
+    return [operation for name, value in wanted.items() for operation in annotation_patch(new, name, value)]
 
 
 async def forced(

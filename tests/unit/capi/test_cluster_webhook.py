@@ -11,9 +11,8 @@ import pytest
 
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
-from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
 from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
-from unwind.capi.cluster_admission import DeletionRequests, DeletionWarning, answer, released, restrategised
+from unwind.capi.cluster_webhook import DeletionRequests, DeletionWarning, answer, restrategised
 from unwind.kube.errors import UnreachableError
 from unwind.server.routes import Request, Response
 
@@ -25,28 +24,6 @@ if TYPE_CHECKING:
 
 POINTER = "/metadata/annotations/unwind.dev~1force-release-by"
 ADD = [{"op": "add", "path": POINTER, "value": "alice"}]
-REMOVE = [{"op": "remove", "path": POINTER}]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "patch"),
-    [
-        ({}, {SAID: "now"}, ADD),
-        ({}, {SAID: ""}, ADD),
-        ({}, {SAID: "now", BY: "bob"}, ADD),
-        ({SAID: "now", BY: "bob"}, {SAID: "really", BY: "bob"}, ADD),
-        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "carol"}, [ADD[0] | {"value": "bob"}]),
-        ({SAID: "now", BY: "bob"}, {SAID: "now"}, [ADD[0] | {"value": "bob"}]),
-        ({SAID: "now"}, {SAID: "now", BY: "carol"}, REMOVE),
-        ({}, {BY: "carol"}, REMOVE),
-        ({SAID: "now", BY: "bob"}, {BY: "bob"}, REMOVE),
-        ({SAID: "now", BY: "bob"}, {}, []),
-        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "bob"}, []),
-        ({}, {SAID: "now", BY: "alice"}, []),
-    ],
-)
-def test_only_who_says_it_is_named(old: dict[str, str], new: dict[str, str], patch: list[dict[str, Any]]) -> None:
-    assert released(old, new, by="alice") == patch
 
 
 CHANGED_BY = REMOVE_STRATEGY_BY_ANNOTATION

@@ -11,7 +11,7 @@ from unwind.api.capi import ExtensionConfig, ExtensionConfigSpec, ExtensionConfi
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import Condition, LabelSelector, ObjectMeta, SelectorRequirement
 from unwind.api.names import Reason
-from unwind.capi.hook_arming import why_not
+from unwind.capi.extension_config_faults import why_not
 from unwind.teardown.deletion_gate import GateFault
 
 NAME = "unwind-system"

@@ -1,4 +1,4 @@
-"""When the time of a teardown is over, and what that means."""
+"""When the time of a teardown is over, what that means, and who let it go."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import Condition, ObjectRef
+from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
+from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Teardown, TeardownSpec, TeardownStatus
 from unwind.members.targets import AddonTarget
-from unwind.teardown.force_release import LetGo, expired, forced, overdue, remaining_seconds
+from unwind.teardown.force_release import LetGo, expired, forced, overdue, remaining_seconds, user_patch
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client
@@ -60,6 +62,32 @@ def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> N
 def test_nothing_but_the_very_word_releases(word: str) -> None:
     assert expired(TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline=word)) is None
     assert expired(SPEC) == ("Deadline", "deadline of 30m exceeded", "unwind.dev/on-deadline: Release")
+
+
+POINTER = "/metadata/annotations/unwind.dev~1force-release-by"
+ADD = [{"op": "add", "path": POINTER, "value": "alice"}]
+REMOVE = [{"op": "remove", "path": POINTER}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({}, {SAID: "now"}, ADD),
+        ({}, {SAID: ""}, ADD),
+        ({}, {SAID: "now", BY: "bob"}, ADD),
+        ({SAID: "now", BY: "bob"}, {SAID: "really", BY: "bob"}, ADD),
+        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "carol"}, [ADD[0] | {"value": "bob"}]),
+        ({SAID: "now", BY: "bob"}, {SAID: "now"}, [ADD[0] | {"value": "bob"}]),
+        ({SAID: "now"}, {SAID: "now", BY: "carol"}, REMOVE),
+        ({}, {BY: "carol"}, REMOVE),
+        ({SAID: "now", BY: "bob"}, {BY: "bob"}, REMOVE),
+        ({SAID: "now", BY: "bob"}, {}, []),
+        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "bob"}, []),
+        ({}, {SAID: "now", BY: "alice"}, []),
+    ],
+)
+def test_only_who_says_it_is_named(old: dict[str, str], new: dict[str, str], patch: list[dict[str, Any]]) -> None:
+    assert user_patch(old, new, by="alice") == patch
 
 
 NOT_SEEN = "unknown, see the audit log (field manager kubectl-edit)"
