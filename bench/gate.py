@@ -30,8 +30,8 @@ from bench.listener import Load, on_core, prepare, server
 from bench.ratios import RUNS, Ratio, alternate
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import AddonCaches
-from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.matching import ProfileKey
+from unwind.addons.summary_gate_source import SummaryGateSource
 from unwind.api import capi
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook

@@ -21,7 +21,7 @@ from tests.plane.support.manager_process import running
 from tests.unit.capi.answering import NOT_LOADED, unloadable
 from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
 from unwind.addons.caches import AddonCaches
-from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.summary_gate_source import SummaryGateSource
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, find, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL

@@ -24,7 +24,8 @@ from unwind.api.unwind import Phase
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
 from unwind.karmada.cluster_pairs import PairController
-from unwind.karmada.member_steps import MemberGateSource, MemberSteps
+from unwind.karmada.member_gate_source import MemberGateSource
+from unwind.karmada.member_step_source import MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.discovery import Named

@@ -49,7 +49,7 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Cause, Phase
 from unwind.cli.plan import plan
-from unwind.companions.gate_source import PolicyGateSource
+from unwind.companions.policy_gate_source import PolicyGateSource
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
 from unwind.install.manifests import resource_of

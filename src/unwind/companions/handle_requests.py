@@ -33,7 +33,7 @@ from unwind.kube.errors import NotFoundError
 from unwind.teardown import cancellation, request_refusals, requests
 from unwind.teardown.cancellation import ObjectState, Restored
 from unwind.teardown.request_refusals import RefusedError
-from unwind.teardown.requested_steps import RequestSource
+from unwind.teardown.request_step_source import RequestSource
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
 if TYPE_CHECKING:

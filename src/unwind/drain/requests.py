@@ -34,7 +34,7 @@ from unwind.members import targets
 from unwind.teardown import cancellation, request_refusals
 from unwind.teardown.cancellation import ObjectState, Restored
 from unwind.teardown.request_refusals import RefusedError
-from unwind.teardown.requested_steps import RequestSource
+from unwind.teardown.request_step_source import RequestSource
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
 if TYPE_CHECKING:

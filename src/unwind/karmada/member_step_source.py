@@ -1,4 +1,4 @@
-"""Members at Cluster API's gate: a Cluster that is also a member waits until the member's Works are removed.
+"""Members as a step source: a Cluster that is also a member waits until the member's Works are removed.
 
 Nothing is deleted here. The Works go when they are deleted, or when the member is unjoined.
 """
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.fields import Unknown
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
-from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort
 from unwind.deleters.attempt import Failed
 from unwind.deleters.deletion import retry_until_done
@@ -26,7 +24,6 @@ from unwind.kube.decoding import Key
 from unwind.kube.installed_kinds import list_if_installed
 from unwind.kube.workqueue import JITTER
 from unwind.planning.waves import Draft
-from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 from unwind.teardown.drafts import lost
 from unwind.teardown.step_removers import UnmarkedRemover
 from unwind.teardown.step_sources import FollowedSource, OwnSetting, SourceStep, SourceSteps, StepTerms
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.members.targets import AddonTarget, ClusterTarget
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval
     from unwind.teardown.step_sources import ClusterVoices, StepPolicies
 
@@ -263,25 +260,3 @@ class _Unjoin:
             )
             for ref, what in self._waits.items()
         )
-
-
-class MemberGateSource(UncachedGateSource):
-    """The members that block the deletion of a Cluster before its Teardown exists."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def read(
-        self, target: AddonTarget, *, reading: Callable[[str], None] = lambda _: None
-    ) -> tuple[list[GateHolder], list[str]]:
-        reading("the Karmada Clusters")
-        members = await paired_members(self._client, target.ref.uid)
-        # Whether Works remain is decided when the plan is made.
-        return [
-            GateHolder(
-                step_name(member),
-                member.removal if isinstance(member.removal, Unknown) else ClusterDeletionBehavior.ENFORCE,
-            )
-            for member in members
-            if member.removal is not RemoveStrategy.NEEDLESS
-        ], []

@@ -20,12 +20,12 @@ from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.deletion_warning import deletion_warning
 from unwind.addons.gate_conditions import Gated
-from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.manifests import profile_rules
 from unwind.addons.moved_cluster_adoption import MovedAddons, OwnerRecordController
 from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
 from unwind.addons.summary_controller import SummaryController
+from unwind.addons.summary_gate_source import SummaryGateSource
 from unwind.api import features
 from unwind.api.capi import CLUSTERS
 from unwind.api.features import COMPANIONS, Feature
@@ -52,7 +52,6 @@ from unwind.capi.ok_to_delete_controller import OkToDeleteController
 from unwind.capi.unarmed_gate_controller import UnarmedClusterController
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.force_release_review import ReleaseReview
-from unwind.companions.gate_source import PolicyGates, PolicyGateSource
 from unwind.companions.handle_caches import HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_kinds import HANDLES
@@ -62,6 +61,7 @@ from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.policy_controller import PolicyController
+from unwind.companions.policy_gate_source import PolicyGates, PolicyGateSource
 from unwind.companions.policy_reader import Policies, PolicyCaches
 from unwind.companions.step_source import CompanionSteps
 from unwind.components import PROTECTION_GATE, Components, Role
@@ -79,7 +79,8 @@ from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.deletion_warning import unjoin_warning
-from unwind.karmada.member_steps import MemberGateSource, MemberSteps
+from unwind.karmada.member_gate_source import MemberGateSource
+from unwind.karmada.member_step_source import MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.members.cluster_caches import ClusterCaches
@@ -99,7 +100,7 @@ from unwind.server.webhook_controller import WebhookController
 from unwind.teardown.archive_controller import ArchiveController
 from unwind.teardown.archive_directory import ArchiveDirectory
 from unwind.teardown.deletion_gate import GateSources
-from unwind.teardown.gate_source import RecordedGateSource
+from unwind.teardown.recorded_gate_source import RecordedGateSource
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.step_removers import RemovalDeps

@@ -30,7 +30,7 @@ from unwind.companions.policy_reader import ClusterPolicies, read_cluster_polici
 from unwind.drain import rules
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories, items
-from unwind.karmada.member_steps import paired_members, remaining_works
+from unwind.karmada.member_step_source import paired_members, remaining_works
 from unwind.karmada.remove_strategy import steps_of
 from unwind.kube.client import Client
 from unwind.kube.decoding import Metadata

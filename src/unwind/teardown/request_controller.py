@@ -42,7 +42,7 @@ from unwind.teardown.archive_controller import may_forget
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
 from unwind.teardown.request_refusals import RefusedError, RequestRefusal
-from unwind.teardown.requested_steps import RequestedSteps, management_target
+from unwind.teardown.request_step_source import RequestedSteps, management_target
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.running_teardowns import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from unwind.kube.controller import ControllerDeps
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.request_refusals import Refusals
-    from unwind.teardown.requested_steps import RequestSource
+    from unwind.teardown.request_step_source import RequestSource
     from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
-    from unwind.teardown.requested_steps import RequestSource
+    from unwind.teardown.request_step_source import RequestSource
     from unwind.teardown.step_removers import RemovalDeps
 
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))

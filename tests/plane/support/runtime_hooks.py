@@ -16,7 +16,7 @@ from tests.plane.support.controllers import addon_controllers, removal_deps
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
-from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.summary_gate_source import SummaryGateSource
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.capi import hook_protocol

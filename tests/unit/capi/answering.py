@@ -11,7 +11,7 @@ import msgspec
 
 from tests.unit.capi.asked import UID, body
 from unwind.addons.caches import AddonCaches, SeenProfile
-from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.summary_gate_source import SummaryGateSource
 from unwind.api.hooks import Hook
 from unwind.api.meta import LabelSelector, ObjectMeta, OwnerReference, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION
@@ -30,7 +30,7 @@ from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookPlugin, HookRegistry
 from unwind.inventory.inventories import Inventories
 from unwind.server.routes import Request, Response
-from unwind.teardown.gate_source import RecordedGateSource
+from unwind.teardown.recorded_gate_source import RecordedGateSource
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.objects import Objects
 

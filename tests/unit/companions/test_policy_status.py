@@ -11,8 +11,8 @@ from unwind.api.names import ConditionType
 from unwind.api.policies import PolicyGate
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.companions import policy_status
-from unwind.companions.gate_source import _holders
 from unwind.companions.policies import Selection, StepDecision
+from unwind.companions.policy_gate_source import _holders
 from unwind.companions.policy_status import SelectedCluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from unwind.api.meta import Condition, ObjectMeta, ObjectRef
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION, ConditionType
 from unwind.api.unwind import Effort
 from unwind.karmada.cluster_pairs import Pair, can_be_paired, pairs_of
-from unwind.karmada.member_steps import step_of
+from unwind.karmada.member_step_source import step_of
 
 WORK = ObjectRef(kind="Work", namespace="karmada-es-m1", name="web", uid="u-web")
 

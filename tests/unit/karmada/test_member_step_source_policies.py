@@ -11,7 +11,7 @@ from unwind.api.karmada import Cluster
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.policies import TeardownPolicy
 from unwind.companions.policy_reader import ClusterPolicies
-from unwind.karmada.member_steps import step_of
+from unwind.karmada.member_step_source import step_of
 
 ENFORCED = {"kind": "Work", "effort": "Enforce"}
 

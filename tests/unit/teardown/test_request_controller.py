@@ -16,7 +16,7 @@ from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests
 from unwind.teardown.plan import combine
 from unwind.teardown.request_refusals import exceeds, invalid_request, invalid_target, refused_objects
-from unwind.teardown.requested_steps import step
+from unwind.teardown.request_step_source import step
 from unwind.teardown.requests import Missing, free_name, request_manifest
 from unwind.teardown.step_sources import SourceSteps
 
