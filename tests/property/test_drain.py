@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.policies import DrainedResource, PolicyDrain, PolicySelector, TeardownPolicy, TeardownPolicySpec
 from unwind.api.unwind import Effort
-from unwind.companions import policies
+from unwind.companions import policy_merge
 from unwind.drain import rules
 from unwind.planning.dependency_graph import dependencies
 from unwind.planning.drain_order import DrainOrder
@@ -68,7 +68,7 @@ def test_leave_always_keeps_and_enforce_always_holds(found: list[TeardownPolicy]
             assert decision.said.deletes or decision.said.conflict
         if not said[name]:
             assert not decision.drains
-    assert any(map(policies.enforces, found)) == any("Enforce" in words for words in said.values())
+    assert any(map(policy_merge.enforces, found)) == any("Enforce" in words for words in said.values())
 
 
 @given(some)

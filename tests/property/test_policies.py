@@ -19,7 +19,7 @@ from unwind.api.policies import (
     TeardownPolicySpec,
 )
 from unwind.api.unwind import Effort
-from unwind.companions import policies, policy_deadline
+from unwind.companions import policy_deadline, policy_merge
 from unwind.companions.policy_reader import ClusterPolicies
 from unwind.planning.policy_order import order_dependencies
 from unwind.planning.waves import Draft, plan
@@ -63,8 +63,10 @@ said_by_clusters = st.fixed_dictionaries(
 )
 
 
-def decided(found: list[TeardownPolicy], handle: ObjectRef, *, on_member: bool = False) -> policies.StepDecision | None:
-    return policies.decide(found, SourceKind.FLUX, handle, home=HOME, on_member=on_member)
+def decided(
+    found: list[TeardownPolicy], handle: ObjectRef, *, on_member: bool = False
+) -> policy_merge.StepDecision | None:
+    return policy_merge.decide(found, SourceKind.FLUX, handle, home=HOME, on_member=on_member)
 
 
 @given(some, handles, st.randoms(), st.booleans())

@@ -10,7 +10,7 @@ from unwind.api.fields import Unknown
 from unwind.api.names import NO_CLUSTER_CLASS
 from unwind.api.policies import OnDelete
 from unwind.api.unwind import Gate
-from unwind.companions.policies import unknown_words
+from unwind.companions.policy_merge import unknown_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import SET_ASIDE_LABEL, Finalizer
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Effort
-from unwind.companions.handle_release import release_by_uid
+from unwind.companions.handle_finalizer import release_by_uid
 from unwind.companions.kubeconfig_clusters import HandleTargets
 from unwind.companions.policy_reader import labels_of
 from unwind.kube.controller import Controller

@@ -22,7 +22,7 @@ from unwind.api.unwind import TEARDOWNS, Effort, Entry, EntryState, Teardown
 from unwind.companions import snapshots
 from unwind.companions.flux_requests import FluxReader
 from unwind.companions.handle_clusters import HandleClusters
-from unwind.companions.handle_release import release
+from unwind.companions.handle_finalizer import release
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.handle_scopes import plural_of, protected_by
 from unwind.companions.helm_release_proxy_requests import ProxyReader

@@ -11,9 +11,9 @@ from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.api.policies import TEARDOWN_POLICIES, PolicyGate, TeardownPolicy
 from unwind.api.unwind import Effort, Gate
-from unwind.companions import gate_choice, policies, policy_status
+from unwind.companions import gate_choice, policy_merge, policy_status
 from unwind.companions.companion import step_name
-from unwind.companions.policies import Selection
+from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import labels_of
 from unwind.companions.policy_status import SelectedCluster
 from unwind.kube.controller import Controller
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.companions.gate_choice import EffectiveGate
     from unwind.companions.handle_caches import PolicyDeps
-    from unwind.companions.policies import StepDecision
+    from unwind.companions.policy_merge import StepDecision
     from unwind.companions.policy_reader import PolicyCaches
     from unwind.kube.cache import Change
     from unwind.kube.controller import ControllerDeps
@@ -143,7 +143,7 @@ class PolicyController(Controller[str]):
     def _selected(self, policy: TeardownPolicy, cluster: Cluster) -> SelectedCluster | None:
         target = targets.of_capi(cluster)
         namespace_labels = self._caches.labels_of(target.ref.namespace)
-        selection = policies.selection(policy, target.ref.uid, target.labels, namespace_labels)
+        selection = policy_merge.selection(policy, target.ref.uid, target.labels, namespace_labels)
         if selection is Selection.NO:
             return None
         all_ = self._policies.known(target).policies
@@ -173,7 +173,7 @@ class PolicyController(Controller[str]):
             fault = self._machines_fault(target)
         elif chosen.kind is Gate.ADMISSION:
             fault = None if self._machines else NOT_INSTALLED
-        elif not policies.enforces(policy):
+        elif not policy_merge.enforces(policy):
             return PolicyGate.NOT_NEEDED, None
         elif not target.has_class:
             return (PolicyGate.NOT_AVAILABLE if chosen.asked else PolicyGate.NOT_CHOSEN), None

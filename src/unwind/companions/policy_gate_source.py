@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unwind.api.fields import Unknown
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Gate
-from unwind.companions import gate_choice, policies
+from unwind.companions import gate_choice, policy_merge
 from unwind.companions.policy_reader import labels_of
 from unwind.teardown.deletion_gate import GateHolder, UncachedGateSource
 
@@ -74,8 +74,8 @@ def _holders(found: Iterable[TeardownPolicy]) -> list[GateHolder]:
     holders: list[GateHolder] = []
     for policy in found:
         name = f"TeardownPolicy/{policy.metadata.name}"
-        if words := policies.unknown_words(policy):
+        if words := policy_merge.unknown_words(policy):
             holders.append(GateHolder(name, Unknown("; ".join(words))))
-        elif policies.enforces(policy):
+        elif policy_merge.enforces(policy):
             holders.append(GateHolder(name, ClusterDeletionBehavior.ENFORCE))
     return holders

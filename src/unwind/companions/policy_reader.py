@@ -14,8 +14,8 @@ from unwind.api.names import ConditionType, Reason
 from unwind.api.policies import TEARDOWN_POLICIES, SourceKind, TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.companions import gate_choice, policies, policy_deadline
-from unwind.companions.policies import Selection
+from unwind.companions import gate_choice, policy_deadline, policy_merge
+from unwind.companions.policy_merge import Selection
 from unwind.companions.step_source import HandleDecision
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.companions.companion import Handle
     from unwind.companions.gate_choice import EffectiveGate
-    from unwind.companions.policies import StepDecision
+    from unwind.companions.policy_merge import StepDecision
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
@@ -99,16 +99,18 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def enforced(self) -> bool:
         """Whether a policy enforces anything."""
-        return any(map(policies.enforces, self.policies))
+        return any(map(policy_merge.enforces, self.policies))
 
     @property
     def said(self) -> tuple[TeardownNotice, ...]:
         """Conditions of the Teardown. UnknownValue means that there is no plan."""
         notices = [
-            _unknown(policy, "; ".join(words)) for policy in self.policies if (words := policies.unknown_words(policy))
+            _unknown(policy, "; ".join(words))
+            for policy in self.policies
+            if (words := policy_merge.unknown_words(policy))
         ]
         for policy in self.policies:
-            missing = policies.enforced_sources(policy) - self.running
+            missing = policy_merge.enforced_sources(policy) - self.running
             if missing:
                 names = ", ".join(sorted(kind.value for kind in missing))
                 notices.append(
@@ -117,7 +119,7 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
                         f"the feature for source {names} is not installed, add it to `unwind install --features`",
                     )
                 )
-            if policies.enforces_drain(policy) and not self.drains:
+            if policy_merge.enforces_drain(policy) and not self.drains:
                 notices.append(
                     _unknown(policy, "the feature drain is not installed, add it to `unwind install --features`")
                 )
@@ -132,7 +134,7 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
         gate = gate_choice.effective_gate(self.policies, has_class=self.has_class)
         ordering = [policy for policy in self.policies if policy.spec.order]
         return PolicyTerms(
-            policies=tuple(map(policies.recorded, self.policies)),
+            policies=tuple(map(policy_merge.recorded, self.policies)),
             deadline=found.deadline,
             deadline_from=found.deadline_from,
             on_deadline=found.on_deadline,
@@ -145,7 +147,7 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
     def namespaces(self, source: SourceKind) -> frozenset[str]:
         """The namespaces of the management cluster whose handles of a deployer count."""
-        return policies.namespaces(self.policies, source, home=self.target.namespace)
+        return policy_merge.namespaces(self.policies, source, home=self.target.namespace)
 
     def about(
         self, handle: ObjectRef, source: SourceKind, *, on_member: bool, exactly: bool = False
@@ -154,7 +156,7 @@ class ClusterPolicies(msgspec.Struct, frozen=True, kw_only=True):
         home = self.target.namespace
         # Releases of plain Helm have no object on the management cluster.
         on_member = on_member or source is SourceKind.HELM
-        return policies.decide(self.policies, source, handle, home=home, on_member=on_member, exactly=exactly)
+        return policy_merge.decide(self.policies, source, handle, home=home, on_member=on_member, exactly=exactly)
 
     def merged(self, source: SourceKind, named: ObjectRef, step: SourceStep, *, own_from: str) -> SourceStep:
         """A step that has an effort of its own, from the setting `own_from`, with what the policies say about it.
@@ -240,7 +242,7 @@ class Policies:
 
     async def names_exactly(self, target: ClusterTarget, release: ObjectRef) -> bool:
         """Whether a policy of a cluster names a Helm release without wildcards, read from the API server."""
-        return policies.names_exactly((await self.of(target)).policies, SourceKind.HELM, release)
+        return policy_merge.names_exactly((await self.of(target)).policies, SourceKind.HELM, release)
 
     async def removes_suspended(self, target: ClusterTarget, handle: ObjectRef, *, on_member: bool) -> bool:
         """Whether the policies of a cluster let Unwind remove what Flux would leave of a handle, read from the API
@@ -319,7 +321,7 @@ class Policies:
 
 def _selecting_now(policy: TeardownPolicy) -> object:
     """What decides which clusters a policy selects. The rest of its status does not matter."""
-    return policy.spec, policies.is_current(policy), [cluster.uid for cluster in policy.status.clusters]
+    return policy.spec, policy_merge.is_current(policy), [cluster.uid for cluster in policy.status.clusters]
 
 
 async def read_policies(client: Client) -> list[TeardownPolicy]:
@@ -349,6 +351,8 @@ def _selecting(
 ) -> list[TeardownPolicy]:
     """The policies that select a cluster, by name."""
     chosen = [
-        policy for policy in found if policies.selection(policy, ref.uid, labels, namespace_labels) is not Selection.NO
+        policy
+        for policy in found
+        if policy_merge.selection(policy, ref.uid, labels, namespace_labels) is not Selection.NO
     ]
     return sorted(chosen, key=lambda policy: policy.metadata.name)

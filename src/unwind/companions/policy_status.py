@@ -17,8 +17,8 @@ from unwind.api.policies import (
     TeardownPolicyStatus,
 )
 from unwind.api.unwind import Gate
-from unwind.companions import policies
-from unwind.companions.policies import Selection, StepDecision
+from unwind.companions import policy_merge
+from unwind.companions.policy_merge import Selection, StepDecision
 from unwind.notifications import sinks
 from unwind.teardown.deletion_gate import GateFault
 
@@ -78,7 +78,7 @@ def status(
     ]
     found = TeardownPolicyStatus(
         observed_generation=policy.metadata.generation,
-        reselect=policies.reselect(policy),
+        reselect=policy_merge.reselect(policy),
         selected=len(clusters),
         steps=sum(len(cluster.decisions) for cluster in clusters),
         clusters=tuple(map(_shown, clusters)),
@@ -126,7 +126,7 @@ def _conditions(
     policy: TeardownPolicy, clusters: Sequence[SelectedCluster], conflicts: Sequence[PolicyConflict]
 ) -> dict[ConditionType, tuple[bool, Reason, str] | None]:
     """Each condition: status, reason and message; None if it does not apply."""
-    words = policies.unknown_words(policy)
+    words = policy_merge.unknown_words(policy)
     chosen = (Reason.SELECTED, f"selects {len(clusters)} clusters") if clusters else (Reason.NOTHING_SELECTED, "")
     accepted = (
         (False, Reason.UNKNOWN_VALUE, f"{'; '.join(words)}: the clusters that it selects are not deleted")

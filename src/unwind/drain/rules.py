@@ -14,7 +14,7 @@ from unwind.api.names import REQUESTED_DRAIN
 from unwind.api.policies import DrainPhase
 from unwind.api.resources import GATEWAYS, INGRESSES, PERSISTENT_VOLUME_CLAIMS, SERVICES
 from unwind.api.unwind import GROUP, Effort
-from unwind.companions.policies import StepDecision
+from unwind.companions.policy_merge import StepDecision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -112,7 +112,7 @@ def _merged(name: str, drains: Mapping[str, PolicyDrain]) -> StepDecision:
     for policy, drain in drains.items():
         for mentioned, text in drain.efforts:
             if mentioned == name:
-                # An unknown effort holds: see `companions.policies.unknown_words`.
+                # An unknown effort holds: see `companions.policy_merge.unknown_words`.
                 effort = word if isinstance(word := Effort.read(text), Effort) else Effort.ENFORCE
                 by[effort].add(policy)
     return StepDecision(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unwind.api.policies import TeardownPolicy
     from unwind.api.unwind import Inventory, Step
     from unwind.clock import Clock
-    from unwind.companions.policies import StepDecision
+    from unwind.companions.policy_merge import StepDecision
     from unwind.companions.policy_reader import ClusterPolicies
     from unwind.drain.rules import DrainDecision
     from unwind.inventory.inventories import Inventories

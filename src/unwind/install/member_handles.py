@@ -13,7 +13,7 @@ import msgspec
 from unwind.api import names
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta
-from unwind.companions import flux_rules, handle_release
+from unwind.companions import flux_rules, handle_finalizer
 from unwind.errors import UnwindError
 from unwind.install.existing_objects import teardowns
 from unwind.kube.errors import ApiError, NotFoundError
@@ -83,6 +83,6 @@ async def _release(member: Member, handles: Sequence[ObjectRef]) -> list[ObjectR
             raise
         meta = msgspec.convert(found["metadata"], ObjectMeta)
         if meta.uid == ref.uid and names.Finalizer.HANDLE in meta.finalizers:
-            await handle_release.release(member.client, resource, found, flux_rules.before_stay)
+            await handle_finalizer.release(member.client, resource, found, flux_rules.before_stay)
             released.append(ref)
     return released

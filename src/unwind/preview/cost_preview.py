@@ -10,7 +10,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.policies import DrainPhase
 from unwind.api.unwind import Effort, Inventory, InventorySpec, MemberRef
 from unwind.clock import SYSTEM
-from unwind.companions.policies import StepDecision
+from unwind.companions.policy_merge import StepDecision
 from unwind.companions.policy_reader import ClusterPolicies
 from unwind.drain import objects, rules
 from unwind.drain.objects import DrainedObject

@@ -12,10 +12,10 @@ from unwind.api.meta import ref_of
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import Gate
-from unwind.companions import flux_rules, policies, policy_deadline
+from unwind.companions import flux_rules, policy_deadline, policy_merge
 from unwind.companions.companion import Handle
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
-from unwind.companions.policies import Selection
+from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
 from unwind.companions.step_source import left_message
 from unwind.concurrency import gather_limited
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from unwind.api.policies import PolicyNotification
-    from unwind.companions.policies import StepDecision
+    from unwind.companions.policy_merge import StepDecision
     from unwind.kube.client import Client, Object
     from unwind.members.targets import AddonTarget
 
@@ -107,7 +107,7 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
     if listed is None:
         raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
     clusters = [targets.of_capi(cluster) for cluster in listed]
-    selected = [it for it in clusters if policies.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
+    selected = [it for it in clusters if policy_merge.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
     named = await _handles(client) if selected else {}
     keys = [Key(it.ref.namespace, it.ref.name) for it in clusters]
     hub = await read_hub(client, keys) if selected else HubHandles()
@@ -123,7 +123,7 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
         await gather_limited((look(members, target) for target in selected), limit=_AT_ONCE)
     return PolicyPreview(
         policy=policy.metadata.name,
-        unknown=tuple(policies.unknown_words(proposed)),
+        unknown=tuple(policy_merge.unknown_words(proposed)),
         clusters=tuple(sorted(shown, key=lambda it: (it.namespace, it.name))),
         others=len(clusters) - len(selected),
         sinks=tuple(map(_sink, proposed.spec.notifications)),
@@ -143,7 +143,9 @@ def _sink(notification: PolicyNotification) -> PreviewedSink:
 def _merged(all_: list[TeardownPolicy], target: AddonTarget, namespace_labels: Mapping[str, str]) -> ClusterPolicies:
     """What all policies of a cluster would say (pure)."""
     ref = target.ref
-    chosen = [it for it in all_ if policies.selection(it, ref.uid, target.labels, namespace_labels) is not Selection.NO]
+    chosen = [
+        it for it in all_ if policy_merge.selection(it, ref.uid, target.labels, namespace_labels) is not Selection.NO
+    ]
     return ClusterPolicies(
         target=ref, annotations=target.annotations, policies=tuple(chosen), has_class=target.has_class
     )

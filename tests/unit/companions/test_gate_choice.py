@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.companions.test_policies import policy
+from tests.unit.companions.test_policy_merge import policy
 from unwind.api.fields import Unknown
 from unwind.api.unwind import Gate
-from unwind.companions import gate_choice, policies
+from unwind.companions import gate_choice, policy_merge
 
 
 def gate(*words: str, has_class: bool = False) -> gate_choice.EffectiveGate:
@@ -38,7 +38,7 @@ def test_the_strictest_gate_counts_and_conflicts_are_named() -> None:
 def test_an_unknown_gate_neither_arms_nor_disarms_and_holds() -> None:
     found = gate("Machines", "Moat")
     assert isinstance(found.kind, Unknown)
-    assert policies.unknown_words(policy(gate="Moat")) == [
+    assert policy_merge.unknown_words(policy(gate="Moat")) == [
         "gate: 'Moat' is not known (valid: Auto, Hook, Machines, Admission, None)"
     ]
 
@@ -64,5 +64,5 @@ def test_a_deletion_is_the_request_only_if_all_policies_with_that_gate_say_so() 
 
 
 def test_an_unknown_answer_of_the_gate_holds() -> None:
-    found = policies.unknown_words(policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}}))
+    found = policy_merge.unknown_words(policy("a", **{**REQUEST, "admission": {"onDelete": "Perhaps"}}))
     assert found == ["admission.onDelete: 'Perhaps' is not known (valid: Refuse, Request)"]

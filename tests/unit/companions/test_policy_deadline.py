@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.companions.test_policies import policy
+from tests.unit.companions.test_policy_merge import policy
 from unwind.companions import policy_deadline
 
 

@@ -10,9 +10,9 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind, TeardownPolicy
 from unwind.api.unwind import Effort
-from unwind.companions import policies
+from unwind.companions import policy_merge
 from unwind.companions.companion import Handle
-from unwind.companions.policies import Selection
+from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies
 from unwind.companions.step_source import warnings_of
 
@@ -42,30 +42,30 @@ def policy(
 
 
 def decide(*found: TeardownPolicy, handle: ObjectRef = APPS, source: SourceKind = SourceKind.FLUX) -> Any:
-    return policies.decide(found, source, handle, home="shops", on_member=False)
+    return policy_merge.decide(found, source, handle, home="shops", on_member=False)
 
 
 def test_an_empty_or_missing_selector_selects_nothing() -> None:
     labels = {"env": "prod"}
-    assert policies.matches(policy(), labels, {})
-    assert not policies.matches(policy(selector={}), labels, {})
-    assert not policies.matches(policy(selector=None), labels, {})
-    assert not policies.matches(policy(namespaceSelector={}), labels, {"a": "b"})
+    assert policy_merge.matches(policy(), labels, {})
+    assert not policy_merge.matches(policy(selector={}), labels, {})
+    assert not policy_merge.matches(policy(selector=None), labels, {})
+    assert not policy_merge.matches(policy(namespaceSelector={}), labels, {"a": "b"})
 
 
 def test_both_selectors_must_match() -> None:
     both = policy(namespaceSelector={"matchLabels": {"team": "shops"}})
-    assert policies.matches(both, {"env": "prod"}, {"team": "shops"})
-    assert not policies.matches(both, {"env": "prod"}, {})
-    assert not policies.matches(both, {"env": "test"}, {"team": "shops"})
+    assert policy_merge.matches(both, {"env": "prod"}, {"team": "shops"})
+    assert not policy_merge.matches(both, {"env": "prod"}, {})
+    assert not policy_merge.matches(both, {"env": "test"}, {"team": "shops"})
 
 
 def test_an_unknown_operator_selects_what_the_other_requirements_match() -> None:
     selector = {"matchExpressions": [{"key": "a", "operator": "Like"}, {"key": "b", "operator": "Exists"}]}
     unclear = policy(selector=selector)
-    assert policies.matches(unclear, {"b": "1"}, {})
-    assert not policies.matches(unclear, {}, {})
-    assert policies.unknown_words(unclear) == [
+    assert policy_merge.matches(unclear, {"b": "1"}, {})
+    assert not policy_merge.matches(unclear, {}, {})
+    assert policy_merge.unknown_words(unclear) == [
         "operator of clusterSelector: 'Like' is not known (valid: In, NotIn, Exists, DoesNotExist)"
     ]
 
@@ -73,9 +73,9 @@ def test_an_unknown_operator_selects_what_the_other_requirements_match() -> None
 def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:
     recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
     kept = policy(status=recorded)
-    assert policies.selection(kept, "c1", {"env": "prod"}, {}) is Selection.MATCHES
-    assert policies.selection(kept, "c1", {}, {}) is Selection.STILL
-    assert policies.selection(kept, "c2", {}, {}) is Selection.NO, "another cluster of this name"
+    assert policy_merge.selection(kept, "c1", {"env": "prod"}, {}) is Selection.MATCHES
+    assert policy_merge.selection(kept, "c1", {}, {}) is Selection.STILL
+    assert policy_merge.selection(kept, "c2", {}, {}) is Selection.NO, "another cluster of this name"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:
 def test_a_writer_of_the_policy_lets_a_relabelled_cluster_leave(changed: dict[str, Any]) -> None:
     recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
     after = policy(status=recorded, metadata=changed)
-    assert policies.selection(after, "c1", {}, {}) is Selection.NO
-    assert policies.selection(after, "c1", {"env": "prod"}, {}) is Selection.MATCHES
+    assert policy_merge.selection(after, "c1", {}, {}) is Selection.NO
+    assert policy_merge.selection(after, "c1", {"env": "prod"}, {}) is Selection.MATCHES
 
 
 def test_leave_and_enforce_together_hold_without_deleting() -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_or_impossible_word_for_suspended_handles_is_named_and_holds(
     source: dict[str, Any], word: str
 ) -> None:
     unclear = policy(sources=(source,))
-    assert policies.unknown_words(unclear) == [word]
+    assert policy_merge.unknown_words(unclear) == [word]
     decision = decide(unclear, source=SourceKind(source["kind"]))
     assert decision.removes_suspended is (source["suspended"] == "Remove")
 
@@ -177,8 +177,8 @@ def test_a_handle_that_no_source_mentions_is_no_step() -> None:
 
 def test_plain_helm_needs_a_selector() -> None:
     without = policy(sources=({"kind": "Helm", "effort": "Enforce"},))
-    assert policies.decide([without], SourceKind.HELM, APPS, home="shops", on_member=True) is None
-    assert policies.unknown_words(without) == ["source Helm has no selector; add one"]
+    assert policy_merge.decide([without], SourceKind.HELM, APPS, home="shops", on_member=True) is None
+    assert policy_merge.unknown_words(without) == ["source Helm has no selector; add one"]
 
 
 def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> None:
@@ -187,31 +187,31 @@ def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> 
     exact = policy("exact", sources=({"kind": "Helm", "effort": "Try", "selector": {"names": ["cilium"]}},))
 
     def decided(*found: TeardownPolicy) -> Any:
-        return policies.decide(found, SourceKind.HELM, cni, home="shops", on_member=True, exactly=True)
+        return policy_merge.decide(found, SourceKind.HELM, cni, home="shops", on_member=True, exactly=True)
 
     assert decided(wide) is None
     assert decided(wide, exact).effort is Effort.TRY
-    assert not policies.names_exactly([wide], SourceKind.HELM, cni)
-    assert policies.names_exactly([wide, exact], SourceKind.HELM, cni)
+    assert not policy_merge.names_exactly([wide], SourceKind.HELM, cni)
+    assert policy_merge.names_exactly([wide, exact], SourceKind.HELM, cni)
 
 
 def test_unknown_words_are_named_and_enforce() -> None:
     unclear = policy(sources=({"kind": "Argo", "effort": "Must"},), deadline="soon", onDeadline="Panic")
-    assert policies.unknown_words(unclear) == [
+    assert policy_merge.unknown_words(unclear) == [
         "kind of a source: 'Argo' is not known (valid: Flux, HelmReleaseProxy, Helm, Profile, Work)",
         "effort of source Argo: 'Must' is not known (valid: Leave, Try, Enforce)",
         "deadline: 'soon' is not known (valid: a duration such as 30m, 2h or 1d)",
         "onDeadline: 'Panic' is not known (valid: Hold, Release)",
     ]
-    assert policies.enforces(unclear)
-    assert not policies.enforces(policy(sources=({"kind": "Flux", "effort": "Try"},)))
+    assert policy_merge.enforces(unclear)
+    assert not policy_merge.enforces(policy(sources=({"kind": "Flux", "effort": "Try"},)))
 
 
 PROFILE = ObjectRef(kind="ClusterProfile", name="monitoring")
 OWN_FROM = "clusterDeletionBehavior of ClusterProfile/monitoring"
 
 
-def with_own(own: Effort, *efforts: str) -> policies.StepDecision:
+def with_own(own: Effort, *efforts: str) -> policy_merge.StepDecision:
     """What a profile with this effort of its own and a policy for each of the others decide."""
     found = tuple(policy(effort.lower(), sources=({"kind": "Profile", "effort": effort},)) for effort in efforts)
     cluster = ClusterPolicies(target=ObjectRef(kind="Cluster", namespace="shops", name="a"), policies=found)
@@ -243,10 +243,10 @@ def test_a_profile_and_a_policy_that_contradict_each_other_hold_and_are_named() 
 
 def test_works_can_only_be_enforced() -> None:
     tried = policy(sources=({"kind": "Work", "effort": "Try"},))
-    assert policies.unknown_words(tried) == [
+    assert policy_merge.unknown_words(tried) == [
         "source Work has the effort Try, but only Enforce is possible; write Enforce"
     ]
-    assert policies.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
+    assert policy_merge.unknown_words(policy(sources=({"kind": "Work", "effort": "Enforce"},))) == []
 
 
 def test_the_terms_name_the_policies_that_set_an_order() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tests.unit.companions.test_policies import policy
+from tests.unit.companions.test_policy_merge import policy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, find
 from unwind.api.names import ConditionType
 from unwind.api.policies import PolicyGate
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.companions import policy_status
-from unwind.companions.policies import Selection, StepDecision
 from unwind.companions.policy_gate_source import _holders
+from unwind.companions.policy_merge import Selection, StepDecision
 from unwind.companions.policy_status import SelectedCluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from unwind.api.policies import (
     TeardownPolicy,
     TeardownPolicySpec,
 )
-from unwind.companions import policies
+from unwind.companions import policy_merge
 from unwind.drain import rules, serving_steps
 from unwind.planning.drain_order import conflicts, placed
 
@@ -114,7 +114,7 @@ def test_only_a_finalizer_of_a_controller_proves_a_cleanup(finalizers: list[str]
     ],
 )
 def test_values_that_are_not_known_hold(drain: dict[str, object], word: str) -> None:
-    [found] = policies.unknown_words(policy("wrong", **drain))
+    [found] = policy_merge.unknown_words(policy("wrong", **drain))
     assert word in found
 
 
