@@ -18,8 +18,8 @@ from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.companions.helm_releases import HelmCompanion
-from unwind.companions.release_rules import STAYS
+from unwind.companions.helm_release_handles import HelmCompanion
+from unwind.companions.helm_release_rules import STAYS
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until_absent

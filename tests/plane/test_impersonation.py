@@ -10,8 +10,8 @@ import pytest
 from tests.plane.support.cluster_teardowns import scene
 from unwind.api.resources import CLUSTER_ROLES, Resource
 from unwind.companions import left_objects
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.impersonation import Account, forbidden_hooks
-from unwind.companions.release_rules import ReleaseName
 from unwind.deleters.outcomes import Again
 from unwind.helm.release_secrets import ChartManifest
 from unwind.members import targets

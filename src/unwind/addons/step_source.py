@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
     from unwind.teardown.status import StepReport
     from unwind.teardown.step_sources import ClusterVoices, StepPolicies
 

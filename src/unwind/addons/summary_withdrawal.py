@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.decoding import Key
     from unwind.members.targets import AddonTarget
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
     from unwind.teardown.force_release import LetGo
     from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.step_removers import RemovalDeps

@@ -14,7 +14,7 @@ from unwind.api.names import DELETE_FIELD_MANAGER, PAUSED_ANNOTATION, PAUSED_BY_
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.capi.admission_policies import DELETIONS
-from unwind.cli import console, helm_releases, plan
+from unwind.cli import console, helm_release_target, plan
 from unwind.cli.arguments import (
     Context,
     Flag,
@@ -55,7 +55,7 @@ async def delete(
     /,
     *,
     namespace: Place = None,
-    cluster: helm_releases.OnCluster = None,
+    cluster: helm_release_target.OnCluster = None,
     dry_run: Annotated[Flag, Parameter(help="Print the plan and whether it would be refused; delete nothing.")] = False,
     yes: Annotated[Flag, Parameter(name=["--yes", "-y"], help="Do not ask for confirmation.")] = False,
     max_objects: Annotated[
@@ -119,9 +119,9 @@ async def delete(
         refuse(seen, max_objects)
         plan.check_leaks(seen)
         return
-    helm_releases.check_cluster(target, cluster)
-    if helm_releases.release_name(target):
-        async with helm_releases.release_place(
+    helm_release_target.check_cluster(target, cluster)
+    if helm_release_target.release_name(target):
+        async with helm_release_target.release_place(
             target,
             namespace=namespace,
             cluster=cluster,
@@ -176,7 +176,7 @@ async def delete(
 
 
 async def _delete_release(
-    place: helm_releases.ReleasePlace,
+    place: helm_release_target.ReleasePlace,
     volumes: VolumePolicy,
     *,
     yes: bool,

@@ -16,8 +16,8 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.unwind import Effort, Inventory, InventorySpec, MemberRef, Step
 from unwind.cli import console
 from unwind.cli.ledger import of_inventory
-from unwind.companions.helm_releases import HelmCompanion
-from unwind.companions.release_rules import ReleaseName
+from unwind.companions.helm_release_handles import HelmCompanion
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import installed
 from unwind.errors import UsageError
@@ -29,7 +29,7 @@ from unwind.kube.discovery import Discovery
 from unwind.members import cluster_lookup
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
-from unwind.preview.release_preview import of_release
+from unwind.preview.helm_release_preview import of_release
 from unwind.teardown.step_removers import RemovalDeps, StepContext
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rich.text import Text
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.api.unwind import Effort
-from unwind.cli import console, helm_releases, policies
+from unwind.cli import console, helm_release_target, policies
 from unwind.cli.arguments import (
     OUTPUT,
     Context,
@@ -69,7 +69,7 @@ async def plan(
         Parameter(help="Instead of a target: a file with a TeardownPolicy. Shows which clusters it would select."),
     ] = None,
     namespace: Place = None,
-    cluster: helm_releases.OnCluster = None,
+    cluster: helm_release_target.OnCluster = None,
     volumes: Volumes = "Retain",
     output: Annotated[Form, OUTPUT] = "table",
     kubeconfig: Kubeconfig = None,
@@ -123,9 +123,9 @@ async def preview_target(
     home: str,
 ) -> Foreseen:
     """The preview of the deletion of what a user named. Raises UnwindError if there is no such object."""
-    helm_releases.check_cluster(target, cluster)
-    if helm_releases.release_name(target):
-        async with helm_releases.release_place(
+    helm_release_target.check_cluster(target, cluster)
+    if helm_release_target.release_name(target):
+        async with helm_release_target.release_place(
             target,
             namespace=namespace,
             cluster=cluster,

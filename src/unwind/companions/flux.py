@@ -20,10 +20,10 @@ from unwind.companions import flux_rules as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
 from unwind.companions.flux_handles import FoundHandle, handles_of, is_left, unplaced_handle, why_held
 from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
-from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again
 from unwind.errors import UnwindError

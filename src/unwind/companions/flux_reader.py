@@ -14,7 +14,7 @@ from unwind.companions import flux_rules as rules
 from unwind.companions.companion import HandleEntry
 from unwind.companions.flux_handles import ordering
 from unwind.companions.flux_rules import Place
-from unwind.companions.release_rules import KEPT_CRD
+from unwind.companions.helm_release_rules import KEPT_CRD
 from unwind.concurrency import gather_limited
 from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError

@@ -28,7 +28,7 @@ from unwind.api.flux import (
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import FIELD_MANAGER, HELM_KEEP_ANNOTATION, HELM_RELEASE_ANNOTATION
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.companions.release_rules import KEPT_CRD
+from unwind.companions.helm_release_rules import KEPT_CRD
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:

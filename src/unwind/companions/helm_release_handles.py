@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.policies import SourceKind
-from unwind.companions import release_reader, release_rules
+from unwind.companions import helm_release_reader, helm_release_rules
 from unwind.companions.companion import Handle, HandleEntry
-from unwind.companions.release_reader import is_release, release_ref
-from unwind.companions.release_remover import ReleaseRemover
-from unwind.companions.release_rules import ReleaseName
+from unwind.companions.helm_release_reader import is_release, release_ref
+from unwind.companions.helm_release_remover import ReleaseRemover
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from unwind.api.meta import ObjectRef
-    from unwind.companions.release_reader import LoadedRelease
-    from unwind.companions.release_rules import StoredRevision
+    from unwind.companions.helm_release_reader import LoadedRelease
+    from unwind.companions.helm_release_rules import StoredRevision
     from unwind.helm.program import Helm
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
@@ -56,7 +56,7 @@ class HelmCompanion:
 
     def is_marked(self, handle: ObjectRef, found: Metadata) -> bool:
         name = ReleaseName(handle.namespace, handle.name)
-        return release_rules.is_of_release(found, name) or release_rules.is_release_secret(found, name)
+        return helm_release_rules.is_of_release(found, name) or helm_release_rules.is_release_secret(found, name)
 
     def why_kept(self, handle: ObjectRef, kind: str, found: Metadata) -> str:
         del handle, kind, found  # the manifests of the release say it
@@ -65,7 +65,7 @@ class HelmCompanion:
     async def handles(self, target: ClusterTarget, member: Member, namespaces: Collection[str]) -> list[Handle]:
         del namespaces  # releases are on the member
         driven = await self.driven(target, member)
-        stored = release_rules.by_release(await release_reader.stored_revisions(member.client))
+        stored = helm_release_rules.by_release(await helm_release_reader.stored_revisions(member.client))
         handles: list[Handle] = []
 
         async def one(name: ReleaseName, revisions: Sequence[StoredRevision]) -> None:
@@ -82,24 +82,26 @@ class HelmCompanion:
         loaded: LoadedRelease | None
         try:
             try:
-                loaded = await release_reader.load_revisions(member, name, release_rules.concerning(revisions))
+                loaded = await helm_release_reader.load_revisions(
+                    member, name, helm_release_rules.concerning(revisions)
+                )
             except NotFoundError:
-                loaded = await release_reader.load(member, name)  # upgraded or uninstalled since the list
+                loaded = await helm_release_reader.load(member, name)  # upgraded or uninstalled since the list
         except (ApiError, UnreachableError):
             raise
         except UnwindError as error:
             # A release that no policy selects must not hold the cluster. The removal of a selected one reports the
             # same error, and waits.
-            entries = (HandleEntry(object=release_reader.secret_ref(name, revisions[-1].secret)),)
+            entries = (HandleEntry(object=helm_release_reader.secret_ref(name, revisions[-1].secret)),)
             why = f"cannot be read: {error}"
             return Handle(ref=ref, source=self.source, entries=entries, unknown=why, warnings=(why,))
         if loaded is None or loaded.driver:
             return None
-        return await release_reader.handle_of(member, loaded, ref)
+        return await helm_release_reader.handle_of(member, loaded, ref)
 
     async def driven(self, target: ClusterTarget, member: Member) -> dict[ReleaseName, str]:
         """The releases of a cluster that an object of a deployer names, with that object."""
-        found = await release_reader.driven_on_member(member)
+        found = await helm_release_reader.driven_on_member(member)
         if self._management:
-            found |= await release_reader.driven_from_hub(self._management, target.ref)
+            found |= await helm_release_reader.driven_from_hub(self._management, target.ref)
         return found

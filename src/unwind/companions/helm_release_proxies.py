@@ -20,11 +20,11 @@ from unwind.api.caaph import (
 from unwind.api.meta import ref_of
 from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
 from unwind.api.policies import SourceKind
-from unwind.companions import helm_release_proxy_rules, release_reader, release_rules
+from unwind.companions import helm_release_proxy_rules, helm_release_reader, helm_release_rules
 from unwind.companions.companion import DeletedHandle, Handle
 from unwind.companions.handle_remover import HandleRemover
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.left_objects import left_release
-from unwind.companions.release_rules import ReleaseName
 from unwind.concurrency import gather_limited
 from unwind.kube.installed_kinds import is_installed
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.companions.companion import HandleEntry
+    from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.companions.left_objects import OwnRemoval
-    from unwind.companions.release_reader import LoadedRelease
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -76,7 +76,7 @@ class HelmReleaseProxies:
     def is_marked(self, handle: ObjectRef, found: Metadata) -> bool:
         annotations = found.annotations or {}
         if name := self._names.get(handle.uid):
-            return release_rules.is_of_release(found, name) or release_rules.is_release_secret(found, name)
+            return helm_release_rules.is_of_release(found, name) or helm_release_rules.is_release_secret(found, name)
         # The handle is gone. An object that Helm manages under this name is waited for rather than forgotten.
         return (found.labels or {}).get(MANAGED_BY_LABEL) == MANAGED_BY_HELM and HELM_RELEASE_ANNOTATION in annotations
 
@@ -129,7 +129,7 @@ class HelmReleaseProxies:
         """Its release on the cluster; None if there is none."""
         uid = proxy.metadata.uid
         name = self._names[uid] = _release(proxy)
-        loaded = await release_reader.load(member, name) if name.name else None
+        loaded = await helm_release_reader.load(member, name) if name.name else None
         if loaded:
             self._revisions[uid] = loaded.release.version
         return loaded
@@ -156,7 +156,7 @@ class HelmReleaseProxies:
         if loaded is None and proxy.metadata.terminating and not self._is_up_to_date(proxy):
             # It was upgraded, for example while no manager ran, and CAAPH has uninstalled it since.
             return helm_release_proxy_rules.with_history(
-                proxy, await release_reader.marked_entries(member, _release(proxy))
+                proxy, await helm_release_reader.marked_entries(member, _release(proxy))
             )
         return await _entries(member, proxy, loaded)
 
@@ -167,10 +167,12 @@ class HelmReleaseProxies:
     async def left_entries(
         self, handle: ObjectRef, recorded: Collection[ObjectRef], member: Member
     ) -> tuple[HandleEntry, ...]:
-        names = {name for ref in recorded if (name := release_rules.stored_name(ref))}
+        names = {name for ref in recorded if (name := helm_release_rules.stored_name(ref))}
         if known := self._names.get(handle.uid):
             names.add(known)
-        return tuple([entry for name in sorted(names) for entry in await release_reader.marked_entries(member, name)])
+        return tuple(
+            [entry for name in sorted(names) for entry in await helm_release_reader.marked_entries(member, name)]
+        )
 
     async def after_delete(self, handle: Object, member: Member) -> DeletedHandle:
         del member
@@ -191,7 +193,7 @@ class HelmReleaseProxies:
 async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:
     if loaded is None:
         return ()
-    return helm_release_proxy_rules.with_history(proxy, await release_reader.entries_of(member, loaded))
+    return helm_release_proxy_rules.with_history(proxy, await helm_release_reader.entries_of(member, loaded))
 
 
 def _release(proxy: HelmReleaseProxy) -> ReleaseName:

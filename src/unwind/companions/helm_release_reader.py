@@ -15,9 +15,9 @@ from unwind.api.names import HELM_KEEP_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_L
 from unwind.api.policies import SourceKind
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.companions import release_rules
+from unwind.companions import helm_release_rules
 from unwind.companions.companion import Handle, HandleEntry
-from unwind.companions.release_rules import ReleaseName, StoredRevision
+from unwind.companions.helm_release_rules import ReleaseName, StoredRevision
 from unwind.deploy.helm_install import parts_of
 from unwind.errors import UnwindError
 from unwind.helm import release_secrets
@@ -96,12 +96,12 @@ async def stored_revisions(client: Client, *, release: ReleaseName | None = None
 async def load(member: Member, name: ReleaseName) -> LoadedRelease | None:
     """A release; None if there is no such release. Raises if a revision cannot be read."""
     for _ in range(_TRIES):
-        found = release_rules.by_release(await stored_revisions(member.client, release=name))
+        found = helm_release_rules.by_release(await stored_revisions(member.client, release=name))
         if name not in found:
             await member.verify()  # absence counts only if this is the recorded cluster
             return None
         try:
-            return await load_revisions(member, name, release_rules.concerning(found[name]))
+            return await load_revisions(member, name, helm_release_rules.concerning(found[name]))
         except NotFoundError:
             continue  # Helm deletes old revisions during an upgrade
     raise UnwindError(f"cannot read Helm release {name}: its revisions change all the time", remedy="will retry")
@@ -137,14 +137,14 @@ def _loaded(name: ReleaseName, secrets: Sequence[Object]) -> LoadedRelease:
         manifests=tuple(manifests.values()),
         hooks=tuple(it for it in release_secrets.release_manifests(last.release) if it.hook),
         crds=tuple(release_secrets.crd_manifests(last.release)),
-        driver=release_rules.driver(last.release, labels, documents),
-        cluster_role=release_rules.cluster_role(name.namespace, last.release, documents),
+        driver=helm_release_rules.driver(last.release, labels, documents),
+        cluster_role=helm_release_rules.cluster_role(name.namespace, last.release, documents),
     )
 
 
 async def handle_of(member: Member, loaded: LoadedRelease, ref: ObjectRef) -> Handle:
     """The handle of a release."""
-    depends_on = release_rules.depends_on(loaded.release, namespace=loaded.name.namespace)
+    depends_on = helm_release_rules.depends_on(loaded.release, namespace=loaded.name.namespace)
     entries = await entries_of(member, loaded)
     return Handle(
         ref=ref,
@@ -168,14 +168,14 @@ async def entries_of(member: Member, loaded: LoadedRelease) -> tuple[HandleEntry
     entries = [HandleEntry(object=secret_ref(loaded.name, loaded.last.secret["metadata"]["name"]))]
     for kept, manifests in (
         ("", [it for it in loaded.manifests if not it.kept]),
-        (release_rules.KEPT_BY_POLICY, [it for it in loaded.manifests if it.kept]),
-        (release_rules.KEPT_HOOK, [it for it in loaded.hooks if not it.on_delete]),
-        (release_rules.KEPT_CRD, loaded.crds),
+        (helm_release_rules.KEPT_BY_POLICY, [it for it in loaded.manifests if it.kept]),
+        (helm_release_rules.KEPT_HOOK, [it for it in loaded.hooks if not it.on_delete]),
+        (helm_release_rules.KEPT_CRD, loaded.crds),
     ):
         entries += [HandleEntry(object=ref, kept=kept) for ref in await _refs(member, manifests, namespace)]
     found = ObjectRef(version="v1", kind=NAMESPACES.kind, name=namespace)
     if await _created_by_helm(member, namespace) and found not in [entry.object for entry in entries]:
-        entries.append(HandleEntry(object=found, kept=release_rules.KEPT_NAMESPACE))
+        entries.append(HandleEntry(object=found, kept=helm_release_rules.KEPT_NAMESPACE))
     return tuple(entries)
 
 
@@ -186,10 +186,10 @@ async def marked_entries(member: Member, release: ReleaseName) -> tuple[HandleEn
     return tuple(
         HandleEntry(
             object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid=""),
-            kept=release_rules.KEPT_BY_POLICY if HELM_KEEP_ANNOTATION in (item.metadata.annotations or {}) else "",
+            kept=helm_release_rules.KEPT_BY_POLICY if HELM_KEEP_ANNOTATION in (item.metadata.annotations or {}) else "",
         )
         for item in found
-        if release_rules.is_of_release(item.metadata, release)
+        if helm_release_rules.is_of_release(item.metadata, release)
     )
 
 

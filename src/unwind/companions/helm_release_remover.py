@@ -15,9 +15,9 @@ from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import HELM_HOOK_ANNOTATION, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry, EntryState
-from unwind.companions import release_reader, release_rules, snapshots
+from unwind.companions import helm_release_reader, helm_release_rules, snapshots
 from unwind.companions.companion import Companion
-from unwind.companions.release_rules import ReleaseName
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.concurrency import unless
 from unwind.deleters.attempt import Failed
 from unwind.deleters.keep_link import keep_link
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from unwind.api.unwind import Inventory
-    from unwind.companions.release_reader import LoadedRelease
+    from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.deleters.attempt import Waiting
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_install import ReleaseObject
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.helm_releases import HasASay
+    from unwind.removal.helm_release_removal import HasASay
     from unwind.teardown.step_removers import StepContext, StepRemoval
 
 # Nothing reports when a person corrects a policy or a deployer.
@@ -108,7 +108,7 @@ class _Checks:
             raise Again(
                 f"cannot uninstall {ref} yet: it is {status}, and Helm may still be running; will retry", after=seconds
             )
-        reaching = release_rules.reaching_hooks(loaded.hooks, namespace=ref.namespace)
+        reaching = helm_release_rules.reaching_hooks(loaded.hooks, namespace=ref.namespace)
         if reaching and not await self._named(self.target, ref):
             raise Again(
                 f"cannot uninstall {ref}: its hooks would create {', '.join(reaching)} with the rights of Unwind; name"
@@ -181,7 +181,7 @@ class _ReleaseRemoval(VerifiedRemoval):
         means = self._context.means
         async with self._member(self._context.chunks) as member:
             await member.verify()
-            loaded = await release_reader.load(member, self._name)
+            loaded = await helm_release_reader.load(member, self._name)
             if loaded and not self._context.chunks:
                 raise Again(
                     f"cannot uninstall {self._ref}: its objects were not recorded; uninstall it with `helm uninstall`",
@@ -190,7 +190,7 @@ class _ReleaseRemoval(VerifiedRemoval):
                 )
             if loaded:
                 await self._checks.check(member, loaded)
-                handle = await release_reader.handle_of(member, loaded, self._ref)
+                handle = await helm_release_reader.handle_of(member, loaded, self._ref)
                 taken = await snapshots.take(snapshots.MemberObjects(member), self._companion, handle)
                 await self._add(taken.entries | await self._hooks(member, loaded))
         return await means.inventories.of(self._ref.uid)
@@ -221,7 +221,7 @@ class _ReleaseRemoval(VerifiedRemoval):
         if any(item.entry.left and _stores(item.entry) for item in recorded):
             return True
         async with self._member(self._context.chunks) as member:
-            return await release_reader.load(member, self._name) is None
+            return await helm_release_reader.load(member, self._name) is None
 
 
 class _PlainReleases(HelmReleases):
@@ -235,9 +235,9 @@ class _PlainReleases(HelmReleases):
     def release_of(self, entry: Entry) -> ObjectRef | None:
         word, _, rest = entry.source.partition(": ")[0].removesuffix(HOOK).partition(" ")
         namespace, _, name = rest.partition("/")
-        if word != release_reader.KIND or not name:
+        if word != helm_release_reader.KIND or not name:
             return None
-        return ObjectRef(group=release_reader.GROUP, version="v1", kind=word, namespace=namespace, name=name)
+        return ObjectRef(group=helm_release_reader.GROUP, version="v1", kind=word, namespace=namespace, name=name)
 
     def why_kept(self, entry: Entry) -> str:
         return snapshots.why_kept(entry) if self.release_of(entry) else ""
@@ -291,7 +291,7 @@ class _PlainUninstallation(Uninstallation):
             SECRETS, namespace=self.release.namespace, name=str(last.secret["metadata"]["name"])
         )
         try:
-            loaded = await release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
+            loaded = await helm_release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
             if loaded is None or not loaded.last.is_same(last):
                 raise self._changed()
             await self._checks.check(self.member, loaded)
@@ -328,7 +328,7 @@ class _PlainUninstallation(Uninstallation):
 
 def _stores(entry: Entry) -> bool:
     """Whether an entry is the Secret of a revision."""
-    return release_rules.stores_release(entry.object)
+    return helm_release_rules.stores_release(entry.object)
 
 
 def _keep_taken(release: ObjectRef, parts: Iterable[Entry]) -> Registration:
@@ -339,7 +339,7 @@ def _keep_taken(release: ObjectRef, parts: Iterable[Entry]) -> Registration:
         ours = release_secrets.of_release(obj, namespace=release.namespace, release=release.name)
         if ours or obj["metadata"]["uid"] not in uids:
             return None
-        message = f"taken over: it no longer has Helm's annotations for {release}; {release_rules.STAYS}"
+        message = f"taken over: it no longer has Helm's annotations for {release}; {helm_release_rules.STAYS}"
         return Kept(Reason.NOT_OURS, message, by="unwind")
 
     return keep_link(

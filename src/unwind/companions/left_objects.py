@@ -11,15 +11,15 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
-from unwind.companions import release_reader, release_rules
+from unwind.companions import helm_release_reader, helm_release_rules
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.impersonation import forbidden_hooks
-from unwind.companions.release_rules import ReleaseName
 from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept, PermanentError
 from unwind.deploy.helm_install import release_entry_key
 from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.kube.decoding import Metadata
-from unwind.removal.helm_releases import Releases
+from unwind.removal.helm_release_removal import Releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.helm.release_secrets import ChartManifest, Revision
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import HasASay
+    from unwind.removal.helm_release_removal import HasASay
 
 # Nothing reports when a person uninstalls a release, or corrects a policy.
 LOOK_AGAIN = 30.0
@@ -103,8 +103,8 @@ async def _check_hooks(
             f" {', '.join(denied)}; grant it these rights, or disable the hooks (spec.uninstall.disableHooks)"
         )
         raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
-    reaching = release_rules.reaching_hooks(hooks, namespace=name.namespace)
-    if why := release_rules.why_not_uninstalled(name, reaching, disabled=disabled):
+    reaching = helm_release_rules.reaching_hooks(hooks, namespace=name.namespace)
+    if why := helm_release_rules.why_not_uninstalled(name, reaching, disabled=disabled):
         raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
 
 
@@ -116,7 +116,7 @@ async def left_release(
 
     Raises Again, or PermanentError, if it must not be uninstalled.
     """
-    loaded = await release_reader.load(member, name)
+    loaded = await helm_release_reader.load(member, name)
     if loaded is None:
         return OwnRemoval()  # it is uninstalled already
     await _check_hooks(member, name, loaded.hooks, disabled=hooks_disabled, account=account)
@@ -127,7 +127,11 @@ async def left_release(
             remedy="install Helm 3",
         )
     ref = ObjectRef(
-        group=release_reader.GROUP, version="v1", kind=release_reader.KIND, namespace=name.namespace, name=name.name
+        group=helm_release_reader.GROUP,
+        version="v1",
+        kind=helm_release_reader.KIND,
+        namespace=name.namespace,
+        name=name.name,
     )
     return OwnRemoval(releases=LeftRelease(helm, ref, hooks_disabled=hooks_disabled, account=account))
 
@@ -143,7 +147,7 @@ def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[
             return None
         metadata = msgspec.convert(obj["metadata"], Metadata)
         if not companion.is_marked(handle, metadata):
-            message = f"taken over: it no longer carries the mark of {handle}; {release_rules.STAYS}"
+            message = f"taken over: it no longer carries the mark of {handle}; {helm_release_rules.STAYS}"
             return Kept(Reason.NOT_OURS, message, by="unwind")
         why = companion.why_kept(handle, kind, metadata)
         return Kept(Reason.KEPT_BY_POLICY, why, by=companion.controller) if why else None

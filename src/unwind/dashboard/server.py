@@ -19,10 +19,10 @@ from starlette.routing import Route
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.unwind import TEARDOWNS, Teardown
-from unwind.cli import arguments, helm_releases
+from unwind.cli import arguments, helm_release_target
 from unwind.cli.ledger import read_ledger
 from unwind.clock import SYSTEM
-from unwind.companions.release_rules import ReleaseName
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.dashboard.actions import Action, Actions, Confirmation, NotAllowedError
 from unwind.dashboard.guard import EXCHANGE, Guard
 from unwind.dashboard.ledger_export import LedgerFilter, ledger_csv
@@ -234,10 +234,10 @@ class Dashboard:
         if not target:
             raise UsageError("no target", remedy="use KIND/NAME, such as cluster/prod-7 or ns/shop")
         namespace, cluster = (query.get(field, "").strip() or None for field in ("namespace", "cluster"))
-        helm_releases.check_cluster(target, cluster)
+        helm_release_target.check_cluster(target, cluster)
         place = self._place()
         async with self._heavy:
-            if helm_releases.release_name(target):
+            if helm_release_target.release_name(target):
                 return _page(self._pages.plan(await self._release_plan(target, namespace, cluster)))
             named = await arguments.resolve_target(
                 self._client,
@@ -253,8 +253,10 @@ class Dashboard:
         """The preview of the deletion of a Helm release, here or on a member."""
         found = await cluster_lookup.find_cluster(self._client, self._place().discovery, cluster) if cluster else None
         where = namespace or ("default" if found else self._client.connection.namespace)
-        name = ReleaseName(where, helm_releases.release_name(target))
-        return await helm_releases.ReleasePlace(self._client, self._fleet, found, name).foresee(VolumePolicy.RETAIN)
+        name = ReleaseName(where, helm_release_target.release_name(target))
+        return await helm_release_target.ReleasePlace(self._client, self._fleet, found, name).foresee(
+            VolumePolicy.RETAIN
+        )
 
     # Release and cancel
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.helm.release_secrets import ChartManifest, HelmRelease, UninstallHook
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import HasASay
+    from unwind.removal.helm_release_removal import HasASay
 
 _AT_ONCE = 8
 # A busy object may have changed between read and write.

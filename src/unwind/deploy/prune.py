@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
     from unwind.teardown.force_release import LetGo
     from unwind.teardown.step_removers import RemovalDeps
 

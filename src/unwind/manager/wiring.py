@@ -56,8 +56,8 @@ from unwind.companions.handle_caches import HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_kinds import HANDLES
 from unwind.companions.handle_requests import HandleRequests
+from unwind.companions.helm_release_handles import HelmCompanion
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
-from unwind.companions.helm_releases import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.policy_controller import PolicyController

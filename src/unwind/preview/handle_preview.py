@@ -15,8 +15,8 @@ from unwind.companions import kubeconfig_clusters
 from unwind.companions.companion import Handle
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
+from unwind.companions.helm_release_handles import HelmCompanion
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
-from unwind.companions.helm_releases import HelmCompanion
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.unwind import EntryState
-from unwind.companions import release_reader, release_rules, snapshots
-from unwind.companions.release_reader import release_ref
+from unwind.companions import helm_release_reader, helm_release_rules, snapshots
+from unwind.companions.helm_release_reader import release_ref
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import blast_radius
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unwind.companions.companion import Companion, Handle
-    from unwind.companions.release_reader import LoadedRelease
-    from unwind.companions.release_rules import ReleaseName
+    from unwind.companions.helm_release_reader import LoadedRelease
+    from unwind.companions.helm_release_rules import ReleaseName
     from unwind.companions.snapshots import Snapshot
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
@@ -45,13 +45,13 @@ async def of_release(
     deployer that names the release. Raises if there is no such release, or it cannot be read.
     """
     async with members.member(target) if target else members.management() as member:
-        loaded = await release_reader.load(member, name)
+        loaded = await helm_release_reader.load(member, name)
         if loaded is None:
             raise UnwindError(
                 f"cannot plan deletion of release {name}: not found", remedy="check its name and --namespace"
             )
         ref = release_ref(name, cluster=target.ref.uid if target else member.system_uid)
-        handle = await release_reader.handle_of(member, loaded, ref)
+        handle = await helm_release_reader.handle_of(member, loaded, ref)
         snapshot = await snapshots.take(snapshots.MemberObjects(member), companion, handle)
     entries = tuple(entry for entry in snapshot.entries.values() if entry.state == EntryState.CONFIRMED)
     seen = await preview_member(members, target, [PlannedStep(owner=ref.uid, entries=entries, volumes=volumes)])
@@ -65,7 +65,7 @@ def foreseen(
     forecast = seen.forecast.steps.get(handle.ref.uid, ())
     going = [item.entry for item in forecast if item.fate is ForecastFate.GOES]
     # They store the release, and go with it.
-    shown = [entry for entry in going if not release_rules.stores_release(entry.object)]
+    shown = [entry for entry in going if not helm_release_rules.stores_release(entry.object)]
     staying = [item for item in forecast if item.fate is ForecastFate.STAYS]
     items = [Item("", str(number), entry) for number, entry in enumerate(shown)]
     made, objects = staged(items, seen.cloud)

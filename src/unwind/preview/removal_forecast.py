@@ -27,8 +27,8 @@ from unwind.protection.namespace_cache import UNFINISHED
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import DeletionScope, Told, is_a, ref_to
 from unwind.removal.foreign_content import foreign_message, is_container, is_lease, is_left_over, lease_holder, sort
-from unwind.removal.helm_releases import taken_over_by
 from unwind.removal.step_reader import Served
+from unwind.removal.takeovers import taken_over_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

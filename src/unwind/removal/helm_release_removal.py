@@ -1,7 +1,8 @@
-"""Releases: objects that Helm deployed as a unit, and that are uninstalled as one, with hooks.
+"""Helm releases in a removal: in which order they are uninstalled, and which of their objects the chain deletes first.
 
-The uninstall does not run the chain of deleters (docs/architecture.md, Order inside a step). So objects that a deleter
-handles are not left to it.
+Helm deployed these objects as a unit, and they are uninstalled as one, with hooks. The uninstall does not run the chain
+of deleters (docs/architecture.md, Order inside a step). So objects that a deleter handles are not left to it. A removal
+knows only the protocol `Releases`; `deploy/helm_uninstall.py` implements it.
 """
 
 from __future__ import annotations
@@ -12,50 +13,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from unwind.api.annotation_values import DeletePolicy
-from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION, Reason
+from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS
 from unwind.deleters import builtin
 from unwind.deleters.builtin import KEEP_BY_POLICY, annotated
-from unwind.deleters.keep_link import keep_link
-from unwind.deleters.outcomes import Kept
 from unwind.protection import deleter as protection
+from unwind.removal.takeovers import keep_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Entry
     from unwind.deleters.deletion import Deletions
-    from unwind.deleters.registration import Registration
     from unwind.kube.client import Object
     from unwind.members.member import Member
-
-
-# Objects that another profile with a lower tier took over after the inventory was written.
-
-
-def keep_taken(owners: Collection[str]) -> Registration:
-    """A deleter that keeps objects with the owner label of another owner than these.
-
-    A takeover changes only the owner label: the former owner's entry stays until its next reconcile. The label is
-    changed in one write, and the DELETE carries the resourceVersion that was read, so there is no race.
-    """
-
-    def taken(obj: Object) -> Kept | None:
-        by = taken_over_by(obj["metadata"].get("labels") or {}, annotated(obj), owners)
-        return Kept(Reason.NOT_OURS, f"taken over by {by}; it is left in place", by="unwind") if by else None
-
-    return keep_link("keep-taken", taken, about="Keep objects that another profile has taken over.")
-
-
-def taken_over_by(labels: Mapping[str, str], annotations: Mapping[str, str], owners: Collection[str]) -> str:
-    """The other owner of an object with these labels and annotations; empty if there is none (pure)."""
-    owner = labels.get(OWNER_LABEL, "")
-    if not owner or owner in owners:
-        return ""
-    kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
-    return f"{kind} {name}".strip() or owner
 
 
 # These apply to every object, and their answers are known without calling them.

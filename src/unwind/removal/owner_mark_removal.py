@@ -8,7 +8,7 @@ from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import TransientError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.removal.helm_releases import last_first
+from unwind.removal.helm_release_removal import last_first
 from unwind.removal.step_reader import Served
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.inventory.inventories import Item
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
 
 # A busy object may have changed between read and write.
 _TRIES = 4

@@ -30,10 +30,11 @@ from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
 from unwind.removal import empty_namespaces, foreign_content, outages, volume_claims
 from unwind.removal.deletion_scope import ref_to
 from unwind.removal.foreign_content import ForeignContent
-from unwind.removal.helm_releases import has_a_say, keep_taken, last_first
+from unwind.removal.helm_release_removal import has_a_say, last_first
 from unwind.removal.object_order import Stage, order, stage
 from unwind.removal.owner_mark_removal import unmark
 from unwind.removal.step_reader import Served, StepSurvey
+from unwind.removal.takeovers import keep_taken
 from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Inventories, Item
     from unwind.kube.client import Object
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
 
 # The number of concurrent deletions is not limited: those that wait for a finalizer must not block the others, and the
 # transport limits requests.

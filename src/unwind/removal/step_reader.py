@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.discovery import ServedKind
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
     from unwind.removal.volume_claims import Volume
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unwind.deleters.attempt import Failed, Waiting
     from unwind.inventory.inventories import Item
     from unwind.members.member import Member
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
 
 T = TypeVar("T")
 

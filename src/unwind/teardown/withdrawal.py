@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
-    from unwind.removal.helm_releases import Releases
+    from unwind.removal.helm_release_removal import Releases
     from unwind.teardown.step_removers import RemovalDeps
 
 _SHOWN = 5

@@ -13,7 +13,7 @@ from tests.plane.support.controllers import HOLD
 from tests.plane.support.fixed_policies import FixedPolicies
 from unwind.api.policies import SourceKind
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.helm_release_handles import HelmCompanion
 from unwind.companions.step_source import CompanionSteps, HandleDecision
 from unwind.helm.program import Helm
 from unwind.kube.errors import NotFoundError

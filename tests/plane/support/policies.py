@@ -28,7 +28,7 @@ from unwind.companions.force_release_review import ReleaseReview
 from unwind.companions.handle_caches import HandleCaches, PolicyDeps
 from unwind.companions.handle_controller import HandleController
 from unwind.companions.handle_kinds import HandleKind, by_cluster_ref, by_kubeconfig
-from unwind.companions.helm_releases import HelmCompanion
+from unwind.companions.helm_release_handles import HelmCompanion
 from unwind.companions.kubeconfig_clusters import KubeconfigClusters
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.policy_controller import PolicyController

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
-from unwind.companions import release_rules
-from unwind.companions.release_rules import ReleaseName, StoredRevision
+from unwind.companions import helm_release_rules
+from unwind.companions.helm_release_rules import ReleaseName, StoredRevision
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest, ChartMetadata, HelmRelease, ReleasedChart
 from unwind.kube.decoding import Metadata
@@ -38,7 +38,7 @@ def _chart(annotations: dict[str, str]) -> HelmRelease:
 def test_who_drives_a_release(
     labels: dict[str, str], annotations: dict[str, str], document: dict[str, Any], driver: str
 ) -> None:
-    assert release_rules.driver(_chart(annotations), labels, [document]) == driver
+    assert helm_release_rules.driver(_chart(annotations), labels, [document]) == driver
 
 
 def _workload(kind: str, **pod: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _workload(kind: str, **pod: Any) -> dict[str, Any]:
 def test_what_the_other_workloads_of_a_cluster_need(
     namespace: str, chart: str, document: dict[str, Any], part: str
 ) -> None:
-    found = release_rules.cluster_role(namespace, _release(chart), [document])
+    found = helm_release_rules.cluster_role(namespace, _release(chart), [document])
     assert part in found
     assert bool(part) == bool(found)
 
@@ -93,18 +93,18 @@ def _hook(kind: str, *, namespace: str = "", on_delete: bool = True, api_version
     ],
 )
 def test_which_hooks_act_outside_of_the_namespace_of_their_release(hook: ChartManifest, *, reaches: bool) -> None:
-    found = release_rules.reaching_hooks([hook], namespace="apps")
+    found = helm_release_rules.reaching_hooks([hook], namespace="apps")
     assert bool(found) == reaches
 
 
 def test_a_chart_names_what_it_depends_on() -> None:
     release = _chart({DEPENDS_ON_ANNOTATION: "operator, infra/certs,Kustomization/flux-system/base, operator,"})
-    assert release_rules.depends_on(release, namespace="apps") == (
+    assert helm_release_rules.depends_on(release, namespace="apps") == (
         "Release/apps/operator",
         "Release/infra/certs",
         "Kustomization/flux-system/base",
     )
-    assert release_rules.depends_on(HelmRelease(name="x"), namespace="apps") == ()
+    assert helm_release_rules.depends_on(HelmRelease(name="x"), namespace="apps") == ()
 
 
 def _stored(name: str, version: int, status: str) -> StoredRevision:
@@ -118,10 +118,10 @@ def test_the_revisions_whose_objects_may_exist() -> None:
     deployed = [_stored("db", 9, "superseded"), _stored("db", 10, "deployed")]
     failed = [_stored("web", 1, "deployed"), _stored("web", 2, "failed")]
     gone = [_stored("old", 1, "uninstalled")]
-    found = release_rules.by_release([deployed[1], *failed, *gone, deployed[0]])
+    found = helm_release_rules.by_release([deployed[1], *failed, *gone, deployed[0]])
     assert found == {ReleaseName("apps", "db"): deployed, ReleaseName("apps", "web"): failed}
-    assert release_rules.concerning(deployed) == [deployed[1]]
-    assert release_rules.concerning(failed) == failed
+    assert helm_release_rules.concerning(deployed) == [deployed[1]]
+    assert helm_release_rules.concerning(failed) == failed
 
 
 @pytest.mark.parametrize("labels", [None, {"name": "db"}, {"name": "db", "version": "x"}, {"version": "1"}])
@@ -134,10 +134,10 @@ def test_only_objects_with_the_mark_of_the_release_are_of_it() -> None:
     annotations = {"meta.helm.sh/release-name": "db", "meta.helm.sh/release-namespace": "apps"}
     labels = {"app.kubernetes.io/managed-by": "Helm"}
     marked = Metadata("x", "u", "1", "other", labels=labels, annotations=annotations)
-    assert release_rules.is_of_release(marked, release)
-    assert not release_rules.is_of_release(marked, ReleaseName("apps", "other"))
-    assert not release_rules.is_of_release(msgspec.structs.replace(marked, labels=None), release)
-    assert not release_rules.is_of_release(msgspec.structs.replace(marked, annotations=None), release)
+    assert helm_release_rules.is_of_release(marked, release)
+    assert not helm_release_rules.is_of_release(marked, ReleaseName("apps", "other"))
+    assert not helm_release_rules.is_of_release(msgspec.structs.replace(marked, labels=None), release)
+    assert not helm_release_rules.is_of_release(msgspec.structs.replace(marked, annotations=None), release)
 
 
 def test_the_crds_of_a_chart_are_read_from_its_files() -> None:
@@ -155,7 +155,7 @@ def test_the_crds_of_a_chart_are_read_from_its_files() -> None:
 
 def test_hooks_with_the_rights_of_unwind_and_disabled_hooks_are_left_to_a_person() -> None:
     name = ReleaseName("apps", "base")
-    reaching = release_rules.why_not_uninstalled(name, ["ClusterRoleBinding all"], disabled=False)
+    reaching = helm_release_rules.why_not_uninstalled(name, ["ClusterRoleBinding all"], disabled=False)
     assert "ClusterRoleBinding all" in reaching
-    assert "helm uninstall --no-hooks" in release_rules.why_not_uninstalled(name, [], disabled=True)
-    assert release_rules.why_not_uninstalled(name, [], disabled=False) == ""
+    assert "helm uninstall --no-hooks" in helm_release_rules.why_not_uninstalled(name, [], disabled=True)
+    assert helm_release_rules.why_not_uninstalled(name, [], disabled=False) == ""
