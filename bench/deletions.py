@@ -14,8 +14,8 @@ from bench.ratios import Ratio, alternate
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
 from unwind.concurrency import gather_limited
-from unwind.deleters.attempt import attempt, enter
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import attempt, enter
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import nowhere

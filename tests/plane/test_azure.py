@@ -25,15 +25,15 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRETS, Resource
 from unwind.api.rights import Right
-from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.memo import Memo, on_object
 from unwind.deleters.outcomes import Gone
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.arm_client import connected
 from unwind.external.azure.resource_deletion import ArmEnd
-from unwind.external.chain_runner import OPERATOR_AGAIN
+from unwind.external.external_deletion import OPERATOR_AGAIN
 from unwind.kube import object_watch
 from unwind.kube.watches import Watches
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm

@@ -11,8 +11,8 @@ import pytest
 from unwind.api import names
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS
-from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.context import Resolver
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import Memo, nowhere

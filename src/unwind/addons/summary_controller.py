@@ -28,8 +28,8 @@ from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.members import credentials
 from unwind.members.targets import ClusterKey
-from unwind.teardown.recorded_removal import RecordedRemoval
 from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_progress import RecordedRemoval
 
 if TYPE_CHECKING:
     from unwind.addons.caches import AddonCaches, SeenProfile

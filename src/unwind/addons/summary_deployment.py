@@ -26,7 +26,7 @@ from unwind.api.sveltos import (
     HelmReleaseSummary,
     SyncMode,
 )
-from unwind.deleters.attempt import Waiting
+from unwind.deleters.chain_attempt import Waiting
 from unwind.deploy import deployment as manifests
 from unwind.deploy import dry_run, helm_install, prune
 from unwind.deploy.helm_uninstall import HelmReleases

@@ -22,10 +22,10 @@ from unwind.api.unwind import Blocker, Effort, StepState
 from unwind.inventory.inventories import items
 from unwind.members import credentials
 from unwind.planning.dependency_graph import dependents
-from unwind.teardown.recorded_removal import RecordedRemoval, failure
 from unwind.teardown.status import step_reports
 from unwind.teardown.step_sources import StepTerms
 from unwind.teardown.withdrawal import UNMANAGED, Manner, Withdrawal, Withdrawals
+from unwind.teardown.withdrawal_progress import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     import asyncio

@@ -23,7 +23,7 @@ from unwind.install.manifests import CORE, feature_rights, rights_at_home
 from unwind.manager.feature_gates import FEATURE_GATES
 from unwind.render.picture import of_plan
 from unwind.render.svg import svg
-from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_rows import timeline_chart
 from unwind.render.timeline_svg import timeline_svg
 from unwind.server.manager_names import MANAGER
 

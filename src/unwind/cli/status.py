@@ -24,7 +24,7 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
 from unwind.render import teardowns as shown
-from unwind.render.timeline import timeline_chart, timeline_document
+from unwind.render.timeline_rows import timeline_chart, timeline_document
 from unwind.render.timeline_svg import timeline_svg
 from unwind.render.timeline_text import TimelineText
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.cache import Change
     from unwind.kube.client import Object
-    from unwind.render.timeline import TimelineChart
+    from unwind.render.timeline_rows import TimelineChart
     from unwind.teardown.archive_documents import ArchivedTeardown
 
 Target = Annotated[

@@ -19,7 +19,7 @@ from unwind.api.unwind import Blocker, Effort
 from unwind.companions.deployed_objects import LOOK_AGAIN, DeployedObjects
 from unwind.companions.left_objects import keep_unmarked
 from unwind.concurrency import unless
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Again, TransientError
 from unwind.inventory.inventories import items
 from unwind.kube.errors import ConflictError, NotFoundError

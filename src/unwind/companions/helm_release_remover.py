@@ -19,7 +19,7 @@ from unwind.companions import helm_release_reader, helm_release_rules, snapshots
 from unwind.companions.companion import Companion
 from unwind.companions.helm_release_rules import ReleaseName
 from unwind.concurrency import unless
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept
 from unwind.deploy.helm_install import HOOK, parts_of, release_entry_key
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Inventory
     from unwind.companions.helm_release_reader import LoadedRelease
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_install import ReleaseObject
     from unwind.deploy.helm_uninstall import ForeignObject

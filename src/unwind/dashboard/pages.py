@@ -18,7 +18,7 @@ from unwind.render.styles import stylesheet
 from unwind.render.svg import svg
 from unwind.render.teardowns import CAUSES, elapsed, gone, ordered, remarks
 from unwind.render.text import counted, duration, span
-from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_rows import timeline_chart
 from unwind.render.timeline_svg import timeline_svg
 from unwind.teardown import deletion_gate
 from unwind.teardown.deletion_gate import GateClosed

@@ -14,7 +14,7 @@ from unwind.api.annotation_values import DeletePolicy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.clock import SYSTEM, Clock
-from unwind.deleters.attempt import Failed, Waiting, attempt, enter
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import KubernetesEnd

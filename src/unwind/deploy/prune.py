@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry, Inventory
-    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.chain_attempt import Failed, Waiting
     from unwind.deploy.reports import DeploymentReport
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member

@@ -11,7 +11,7 @@ import msgspec
 from unwind.api.names import Reason
 from unwind.api.resources import VOLUME_ATTACHMENTS
 from unwind.api.unwind import Effort, LedgerNote
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Again, Gone, Kept, TransientError
 from unwind.deleters.registration import FIRST, Kinds, Registration
 from unwind.drain import objects, rules

@@ -17,13 +17,13 @@ from unwind import logs
 from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
-from unwind.deleters.attempt import Failed, Waiting, attempt
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import DeleterRegistry, skipped
 from unwind.errors import will_retry
 from unwind.external import tracked_objects
-from unwind.external.chain_runner import OPERATOR_AGAIN, Chains, Ends, Waits
+from unwind.external.external_deletion import OPERATOR_AGAIN, Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
 from unwind.external.tracked_objects import Act, ExternalTarget, is_claimed, relevant_fields
 from unwind.kube.controller import fenced_queue

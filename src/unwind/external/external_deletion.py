@@ -1,4 +1,4 @@
-"""Runs the deleter chain of an object with an external resource, and writes the ledger of what stays.
+"""Deletes external resources of objects on the management cluster: runs the deleter chain, and writes the ledger.
 
 The ledger is in Inventories in Unwind's namespace, one for each object. `kept-UID`: the external resource stays.
 `released-UID`: Unwind removed the finalizers of an operator. They have neither owner nor finalizer, because they must
@@ -16,8 +16,8 @@ from unwind.api.meta import ObjectMeta, ObjectRef, manifest, named_ref
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, LedgerNote, MemberRef
-from unwind.deleters.attempt import Failed, attempt, enter
 from unwind.deleters.builtin import keep_by_policy
+from unwind.deleters.chain_attempt import Failed, attempt, enter
 from unwind.deleters.context import DeleteContext, Resolver
 from unwind.deleters.deletion import happened
 from unwind.deleters.external_end import ReleasedFinalizers, running_operator, verified_absent
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.deleters.context import DeleteFunc, End
     from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
     from unwind.deleters.registration import External

@@ -10,7 +10,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.deletion import pause
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External

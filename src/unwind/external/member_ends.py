@@ -24,9 +24,9 @@ from unwind.api.resources import SECRETS
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.external import chain_runner
-from unwind.external.chain_runner import Ends
+from unwind.external import external_deletion
 from unwind.external.credentials import EVERY_NAMESPACE, CredentialsSecret, mapped, member_name
+from unwind.external.external_deletion import Ends
 
 if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
@@ -95,8 +95,8 @@ class MemberEnds:
         return msgspec.convert(found, list[CredentialsSecret], strict=False)
 
     async def record(self, released: ReleasedFinalizers) -> None:
-        wanted = chain_runner.released_entry(released, namespace=self._namespace, at=self._clock.now())
-        await chain_runner.write_entry(self._client, wanted)
+        wanted = external_deletion.released_entry(released, namespace=self._namespace, at=self._clock.now())
+        await external_deletion.write_entry(self._client, wanted)
 
     async def withdraw(self, ref: ObjectRef) -> None:
-        await chain_runner.withdraw(self._client, chain_runner.released_name(ref), namespace=self._namespace)
+        await external_deletion.withdraw(self._client, external_deletion.released_name(ref), namespace=self._namespace)

@@ -9,7 +9,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.names import ConditionType, EventReason, Reason
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, Severity
 from unwind.external import tracked_objects
 from unwind.kube.errors import ApiError

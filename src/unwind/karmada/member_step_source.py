@@ -15,7 +15,7 @@ from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import Reason
 from unwind.api.policies import SourceKind
 from unwind.api.unwind import Blocker, Effort
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.deletion import retry_until_done
 from unwind.deleters.outcomes import Again, Pace, Severity
 from unwind.karmada.cluster_pairs import pairs_of, read_pairs
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.unwind import Step
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.inventory.inventories import Inventories
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change

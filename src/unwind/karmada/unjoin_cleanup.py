@@ -19,7 +19,7 @@ from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Release, Step, Teardown
 from unwind.concurrency import gather_limited, unless
-from unwind.deleters.attempt import attempt
+from unwind.deleters.chain_attempt import attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.memo import Memo
 from unwind.deleters.registry import DeleterRegistry
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Blocker, Inventory
-    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.chain_attempt import Failed, Waiting
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget

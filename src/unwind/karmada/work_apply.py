@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.karmada import Cluster, Work
-    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.chain_attempt import Failed, Waiting
     from unwind.deploy.placements import PlacedObject
     from unwind.karmada.work_drift import WorkState
     from unwind.kube.client import Client, Object

@@ -29,9 +29,9 @@ from unwind.kube.errors import UnreachableError
 from unwind.kube.updates import WORTH_TELLING
 from unwind.members.member import RECENT
 from unwind.members.targets import of_karmada
-from unwind.teardown.recorded_removal import RecordedRemoval, failure
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Withdrawals
+from unwind.teardown.withdrawal_progress import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     from collections.abc import Collection

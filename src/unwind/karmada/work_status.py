@@ -11,7 +11,7 @@ import msgspec
 from unwind.api.karmada import WORKS, Health, ManifestStatus, Work, identifier_of
 from unwind.api.meta import find, with_condition, without_condition
 from unwind.api.names import ConditionType, Finalizer, Reason
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deploy.reports import first
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unwind.api.karmada import WorkStatus
     from unwind.clock import Clock
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.deploy.placements import PlacedObject
     from unwind.kube.client import Client, Object
     from unwind.kube.informers import Informer

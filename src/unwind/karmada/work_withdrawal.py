@@ -19,9 +19,9 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members.targets import of_karmada
 from unwind.planning.dependency_graph import dependents
-from unwind.teardown.recorded_removal import RecordedRemoval, failure
 from unwind.teardown.step_sources import StepTerms
 from unwind.teardown.withdrawal import Manner
+from unwind.teardown.withdrawal_progress import RecordedRemoval, failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

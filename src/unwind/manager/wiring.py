@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.addons import hook_rules, profile_admission
+from unwind.addons import builtin_hook_rules, profile_admission
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
@@ -414,7 +414,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     if isinstance(caches, AddonCaches):
         releases, moved = HelmReleases(shared.helm), MovedAddons(shared.teardown)
         sources.append(SummarySteps(client, caches, releases=releases, moved=moved, policies=policies))
-        rules = hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
+        rules = builtin_hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
     if Feature.KARMADA in context.features:
         sources.append(MemberSteps(client, shared.karmada_caches, shared.inventories, policies=policies))
     sources += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.deleters.attempt import Failed, attempt
+from unwind.deleters.chain_attempt import Failed, attempt
 from unwind.deleters.deletion import delay
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.workqueue import JITTER

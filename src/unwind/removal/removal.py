@@ -14,7 +14,7 @@ from unwind.api.resources import BUILT_IN_GROUPS, NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import BLOCKERS_SHOWN, INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
-from unwind.deleters.attempt import Failed, Waiting, attempt
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt
 from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.external_end import ExternalObjects
 from unwind.deleters.kubernetes_end import propagation

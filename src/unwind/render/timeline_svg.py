@@ -10,13 +10,13 @@ from unwind.render import text
 from unwind.render.styles import EFFORTS, stylesheet
 from unwind.render.svg import clean, cleaned, text_element
 from unwind.render.text import counted, duration
-from unwind.render.timeline import MOST_ROWS, shortened, ticks
+from unwind.render.timeline_rows import MOST_ROWS, shortened, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from unwind.render.styles import Theme
-    from unwind.render.timeline import TimelineChart, TimelineRow
+    from unwind.render.timeline_rows import TimelineChart, TimelineRow
 
 _MARGIN = 28.0
 _NAMES = 230.0

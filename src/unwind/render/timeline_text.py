@@ -10,14 +10,14 @@ from rich.text import Text
 
 from unwind.api.unwind import StepState
 from unwind.render.text import ELLIPSIS, counted, duration, plain
-from unwind.render.timeline import MOST_ROWS, shortened, ticks
+from unwind.render.timeline_rows import MOST_ROWS, shortened, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from unwind.render.timeline import TimelineBlock, TimelineChart, TimelineRow
+    from unwind.render.timeline_rows import TimelineBlock, TimelineChart, TimelineRow
 
 WIDTH = 80
 """In a pipe: the reader has a screen of its own."""

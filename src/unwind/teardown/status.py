@@ -24,7 +24,7 @@ from unwind.api.unwind import (
     Teardown,
     TeardownStatus,
 )
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.planning import timeline
 from unwind.planning.waves import circles
 from unwind.teardown.drafts import TeardownNotice

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker
-    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.chain_attempt import Failed, Waiting
     from unwind.inventory.inventories import Item
     from unwind.members.member import Member
     from unwind.removal.helm_release_removal import Releases

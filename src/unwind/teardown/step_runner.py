@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
 from unwind.concurrency import unless
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.inventory.inventories import intended, items
 from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.teardown.status import StepView

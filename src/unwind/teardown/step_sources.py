@@ -17,7 +17,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
 from unwind.api.unwind import Blocker, Effort
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.planning.drain_order import DrainOrder
 from unwind.planning.waves import Draft

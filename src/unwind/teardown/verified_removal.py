@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from unwind.api.unwind import Blocker
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.removal.inventory_clusters import member_of
 from unwind.teardown.step_removers import retry_forever
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Inventory
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.members.member import Member
     from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, Step
-from unwind.deleters.attempt import Waiting
+from unwind.deleters.chain_attempt import Waiting
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
 from unwind.kube import fencing

@@ -12,7 +12,7 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, Reason
 from unwind.api.unwind import Blocker, Cause, Effort, StepState
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.kube.errors import UnreachableError
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.force_release import LetGo

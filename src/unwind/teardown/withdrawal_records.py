@@ -27,9 +27,9 @@ from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
 from unwind.teardown.archive_controller import may_forget
 from unwind.teardown.force_release import LetGo
-from unwind.teardown.recorded_removal import LiveRemoval, RecordedRemoval, member_shard
 from unwind.teardown.records import KEEP, NotStoredError, TeardownCaches, TeardownRecords, left_of
 from unwind.teardown.status import StepView, TeardownProgress, step_reports
+from unwind.teardown.withdrawal_progress import LiveRemoval, RecordedRemoval, member_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

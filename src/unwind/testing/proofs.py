@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.names import Finalizer
-from unwind.deleters.attempt import Waiting, attempt, enter
+from unwind.deleters.chain_attempt import Waiting, attempt, enter
 from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.deleters.registration import Kinds, Registration, registrations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.api.annotation_values import DeletePolicy
     from unwind.api.fields import Unknown
     from unwind.api.resources import Resource
-    from unwind.deleters.attempt import Failed
+    from unwind.deleters.chain_attempt import Failed
     from unwind.deleters.context import DeleteContext, End
     from unwind.deleters.outcomes import Event, Outcome
     from unwind.kube.client import Client

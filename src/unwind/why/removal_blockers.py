@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unwind.api.names import Reason
 from unwind.api.unwind import BLOCKERS_SHOWN
 from unwind.concurrency import gather_limited
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.errors import UnwindError
 from unwind.why import facts, finalizers, teardown_blockers
 from unwind.why.controller_workloads import workloads_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker
-    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.chain_attempt import Waiting
     from unwind.inventory.inventories import Item
     from unwind.kube.client import Object
     from unwind.members.member import Member

@@ -22,8 +22,8 @@ from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import NAMESPACES, Resource
 from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
-from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import Waiting
 from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, install_or_upgrade, preview
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.deploy.owner_marks import DeploymentOwner

@@ -26,8 +26,8 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.concurrency import gather_limited
-from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import Waiting
 from unwind.kube import object_watch
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, NotFoundError

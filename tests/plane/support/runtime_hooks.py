@@ -13,7 +13,7 @@ from tests.eventually import eventually
 from tests.owners import Owner
 from tests.plane.support import hook_schema
 from tests.plane.support.controllers import addon_controllers, removal_deps
-from unwind.addons import hook_rules
+from unwind.addons import builtin_hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.summary_gate_source import SummaryGateSource
@@ -117,7 +117,7 @@ async def answering(
     ):
         caches = AddonCaches(following, clock=clock)
         charts = ChartAvailability(helm)
-        builtin = hook_rules.builtin(caches, charts=charts, deps=deps)
+        builtin = builtin_hook_rules.builtin(caches, charts=charts, deps=deps)
         registry = HookRegistry([*builtin, *more])
         source = SummaryGateSource(own, caches, deps.inventories)
         asking = HookHandlers(own, caches, source, namespace=home, registry=registry, hooks=Hook)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.deleters.making import OBJECT, FakeEnd, context
 from unwind.api.fields import Model
 from unwind.api.meta import ObjectMeta
-from unwind.deleters.attempt import Failed, Waiting, attempt, enter
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.outcomes import Again, Gone, Kept, Pace, PermanentError, Severity, TransientError
 from unwind.deleters.registration import Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry

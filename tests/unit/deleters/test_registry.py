@@ -9,7 +9,7 @@ import pytest
 from tests.unit.deleters.making import OBJECT, FakeEnd, context
 from unwind.api.names import Reason
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, SECRETS, Resource
-from unwind.deleters.attempt import enter
+from unwind.deleters.chain_attempt import enter
 from unwind.deleters.memo import nowhere
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External, Kinds, Registration

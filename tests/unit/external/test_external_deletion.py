@@ -11,7 +11,7 @@ import pytest
 from unwind.deleters.kubernetes_end import KubernetesEnd
 from unwind.deleters.outcomes import TransientError
 from unwind.deleters.registration import External, Kinds
-from unwind.external.chain_runner import Ends
+from unwind.external.external_deletion import Ends
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

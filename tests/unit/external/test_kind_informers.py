@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import Resource
-from unwind.deleters.attempt import Failed
+from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry, Plugin
 from unwind.external.kind_informers import survey_kinds, unserved

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.external.object_status import ReadyCondition, conditions_of, dropped_fields, not_ready, ready_condition_of
 

@@ -10,8 +10,8 @@ from unwind import Gone, Kept
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL, SCALE_TO_ZERO_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS
-from unwind.deleters.attempt import Failed, Waiting, attempt
 from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt
 from unwind.protection.deleter import ProtectedObject, ProtectionLink, cluster_option
 from unwind.protection.rules import Denied, Why, label_of, unprotect_command
 from unwind.testing import World, prove_idempotent

@@ -6,7 +6,7 @@ import msgspec
 
 from tests.unit.teardown.teardown_courses import at, blocked, blocker, over, ran, step, teardown, waits
 from unwind.api.unwind import Plan, StepState, Teardown, TeardownSpec
-from unwind.render.timeline import shortened, ticks, timeline_chart, timeline_document
+from unwind.render.timeline_rows import shortened, ticks, timeline_chart, timeline_document
 from unwind.testing.clock import START
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.teardown.teardown_courses import at, blocked, over, ran, step, teardown, waits
 from unwind.api.unwind import Teardown
-from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_rows import timeline_chart
 from unwind.render.timeline_svg import timeline_svg
 
 if TYPE_CHECKING:

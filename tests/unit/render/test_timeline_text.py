@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.unit.teardown.teardown_courses import at, over, ran, step, teardown, waits
 from unwind.api.unwind import Release
-from unwind.render.timeline import timeline_chart
+from unwind.render.timeline_rows import timeline_chart
 from unwind.render.timeline_text import TimelineText
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.unwind import Blocker, Inventory
-    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.chain_attempt import Failed, Waiting
     from unwind.inventory.inventories import Item
     from unwind.members.member import Member
     from unwind.teardown.step_removers import StepContext, StepProgress

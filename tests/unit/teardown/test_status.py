@@ -12,7 +12,7 @@ from unwind.api import meta
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Blocker, Effort, Phase, Plan, Release, Step, StepState, Teardown, TeardownSpec
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.status import (

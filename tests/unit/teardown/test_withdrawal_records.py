@@ -43,14 +43,14 @@ from unwind.api.unwind import (
     StepState,
     Teardown,
 )
-from unwind.deleters.attempt import Waiting
+from unwind.deleters.chain_attempt import Waiting
 from unwind.inventory.inventories import Inventories
 from unwind.kube.controller import ControllerDeps
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.teardown.force_release import LetGo
-from unwind.teardown.recorded_removal import RecordedRemoval
 from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal_progress import RecordedRemoval
 from unwind.teardown.withdrawal_records import RECORD_AFTER, WithdrawalRecords
 from unwind.testing.clock import START, StillClock
 from unwind.testing.objects import Objects

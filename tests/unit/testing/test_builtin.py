@@ -9,8 +9,8 @@ import pytest
 from unwind import Gone, Kept, PermanentError, WaitForDependents
 from unwind.api import names
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS
-from unwind.deleters.attempt import Waiting, attempt
 from unwind.deleters.builtin import BUILTIN, KEEP_BY_POLICY, SCALE_TO_ZERO, WAIT_FOR_DEPENDENTS
+from unwind.deleters.chain_attempt import Waiting, attempt
 from unwind.testing import Life, Script, World, prove_idempotent, prove_patient
 
 if TYPE_CHECKING:

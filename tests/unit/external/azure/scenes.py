@@ -10,7 +10,7 @@ from azure.identity.aio import ClientSecretCredential
 
 from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
-from unwind.deleters.attempt import Failed, Waiting, attempt, enter
+from unwind.deleters.chain_attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.registry import DeleterRegistry
 from unwind.external.azure.arm_client import ArmClient, session
 from unwind.external.azure.resource_deletion import ArmEnd

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.unit.external.azure.scenes import CACHE, CACHES, GROUP, Azure, made
 from unwind.api.names import Reason
 from unwind.api.resources import Resource
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, Pace
 from unwind.deleters.registration import Registration, registrations
 from unwind.deleters.registry import DeleterRegistry, installed

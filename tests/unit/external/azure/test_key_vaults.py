@@ -10,7 +10,7 @@ from tests.unit.external.azure.scenes import GROUP, SUBSCRIPTION, Azure, made
 from tests.unit.external.azure.test_deleters import link
 from unwind.api.names import DELETE_MODE_ANNOTATION, Reason
 from unwind.api.resources import Resource
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, PermanentError
 from unwind.external.azure.key_vaults import DeleteMode, delete_mode, purge_vault
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.external.azure.scenes import CACHE, CACHES, Azure, made
 from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, Reason
-from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Pace, Severity
 from unwind.external.azure.resource_deletion import PATIENCE, ArmEnd
 from unwind.kube.absence import Presence
