@@ -28,8 +28,8 @@ from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectionLink, labelled
 from unwind.teardown.step_removers import InventoryRemover, StepProgress, UnmarkedRemover, retry_forever
 from unwind.teardown.verified_removal import own_blockers
-from unwind.why.removal_blockers import what_blocks
-from unwind.why.teardown_blockers import actor_of
+from unwind.why.blocker_causes import actor_of
+from unwind.why.blocker_reader import what_blocks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

@@ -30,7 +30,7 @@ from unwind.inventory.inventories import items
 from unwind.inventory.writer import add_found
 from unwind.teardown.step_removers import InventoryRemover, UnmarkedRemover
 from unwind.teardown.verified_removal import VerifiedRemoval
-from unwind.why.teardown_blockers import actor_of
+from unwind.why.blocker_causes import actor_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from unwind.inventory.writer import Records, add_found
 from unwind.removal.volume_claims import REMEMBERED, Volume
 from unwind.teardown.step_removers import InventoryRemover, UnmarkedRemover
 from unwind.teardown.verified_removal import VerifiedRemoval, reason_of
-from unwind.why.teardown_blockers import actor_of
+from unwind.why.blocker_causes import actor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -38,7 +38,7 @@ from unwind.removal.owner_mark_removal import unmark
 from unwind.teardown.drafts import lost
 from unwind.teardown.step_removers import RemovalDeps
 from unwind.teardown.step_runner import LEAVE_TIMEOUT, StepRunner
-from unwind.why.removal_blockers import what_blocks
+from unwind.why.blocker_reader import what_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping

@@ -35,7 +35,7 @@ from unwind.removal.object_order import Stage, order, stage
 from unwind.removal.owner_mark_removal import unmark
 from unwind.removal.step_reader import Served, StepSurvey
 from unwind.removal.takeovers import keep_taken
-from unwind.why.removal_blockers import what_blocks
+from unwind.why.blocker_reader import what_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping

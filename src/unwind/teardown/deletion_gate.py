@@ -17,7 +17,7 @@ from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Cause, Effort, Phase, StepState
 from unwind.hooks import LONGEST
 from unwind.render.text import counted
-from unwind.why.teardown_blockers import urgency
+from unwind.why.blocker_causes import urgency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -48,7 +48,7 @@ from unwind.teardown.running_teardowns import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.status import StepView, TeardownProgress, guarded
 from unwind.teardown.step_sources import Sources
-from unwind.why.teardown_blockers import actor_of
+from unwind.why.blocker_causes import actor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -28,7 +28,7 @@ from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.planning import timeline
 from unwind.planning.waves import circles
 from unwind.teardown.drafts import TeardownNotice
-from unwind.why.teardown_blockers import actor_of, urgency
+from unwind.why.blocker_causes import actor_of, urgency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from unwind.removal.inventory_clusters import by_place, member_of
 from unwind.removal.owner_mark_removal import unmark_all
 from unwind.removal.removal import Removal
 from unwind.teardown.archive_controller import Archive
-from unwind.why.removal_blockers import what_blocks
+from unwind.why.blocker_reader import what_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping

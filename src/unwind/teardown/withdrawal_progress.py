@@ -17,7 +17,7 @@ from unwind.kube.errors import UnreachableError
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.force_release import LetGo
 from unwind.teardown.status import StepView
-from unwind.why.teardown_blockers import actor_of
+from unwind.why.blocker_causes import actor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

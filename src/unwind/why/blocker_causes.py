@@ -1,6 +1,6 @@
 """Explains what blocks the removal of an object and who must act, for the status of Teardowns (pure).
 
-`unwind why` explains in more detail (`diagnosis`, `terminating_objects`).
+`blocker_reader` reads the facts for it. `unwind why` explains in more detail (`diagnosis`, `terminating_objects`).
 
 The text is stable for the same facts, without times or changing counts: it is written to conditions.
 """

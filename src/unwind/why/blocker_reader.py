@@ -1,4 +1,7 @@
-"""Reads what blocks a removal, on the cluster where it is, and returns blockers with a cause and who must act."""
+"""Reads what blocks a removal, on the cluster where it is, and returns blockers with a cause and who must act.
+
+`blocker_causes` explains what was read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from unwind.api.unwind import BLOCKERS_SHOWN
 from unwind.concurrency import gather_limited
 from unwind.deleters.chain_attempt import Failed
 from unwind.errors import UnwindError
-from unwind.why import facts, finalizers, teardown_blockers
+from unwind.why import blocker_causes, facts, finalizers
 from unwind.why.controller_workloads import workloads_of
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ async def what_blocks(
         workloads += [
             item for item in await workloads_of(member.client, lambda *_: None) if item.object.uid not in known
         ]
-    return teardown_blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
+    return blocker_causes.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
 
 
 async def _workloads(member: Member, items: Collection[Item]) -> list[ControllerWorkload]:

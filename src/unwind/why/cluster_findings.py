@@ -1,4 +1,4 @@
-"""Explains what blocks the deletion of a cluster, and what blocks its teardown (pure)."""
+"""Explains what blocks the deletion of a cluster, and what blocks its teardown, for `unwind why` (pure)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protection import deleter
-from unwind.why import cluster_blockers, refusals, terminating_objects
+from unwind.why import cluster_findings, refusals, terminating_objects
 from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, kubectl_name, link_to
 from unwind.why.controller_workloads import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
@@ -115,8 +115,8 @@ class _Walk:
             if not teardown.finished:
                 runs = await manager_runs(place, now=self._now)
                 if stands is None:
-                    self._subject = cluster_blockers.phrase(teardown)
-                found = cluster_blockers.teardown_findings(teardown, place.kubectl, runs=runs)
+                    self._subject = cluster_findings.phrase(teardown)
+                found = cluster_findings.teardown_findings(teardown, place.kubectl, runs=runs)
                 return _held_or_going(found), found
         if look.seen.deleted_at is not None:
             found = await self._cluster(place, look, obj) if kind == _CAPI else []
@@ -135,9 +135,9 @@ class _Walk:
         except UnwindError as error:
             place.unseen("Cluster API extensions", error)
             configs = []
-        read = [cluster_blockers.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
+        read = [cluster_findings.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
         asked = [item for item in read if item]
-        return cluster_blockers.cluster_findings(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
+        return cluster_findings.cluster_findings(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
     async def _rehearse(
         self, place: ReachableCluster, look: ObjectSnapshot, *, told: bool
@@ -320,7 +320,7 @@ def _what_follows(look: ObjectSnapshot, state: AnswerState) -> tuple[str, ...]:
     if state is not AnswerState.DELETABLE:
         return ()
     notes = list(look.states)
-    notes += [f"{cluster_blockers.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
+    notes += [f"{cluster_findings.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
     if look.seen.finalizers:
         notes.append(f"its deletion will wait for its finalizers: {', '.join(look.seen.finalizers)}")
     if owner := next((owner for owner in look.owners if owner.controller), None):

@@ -11,7 +11,7 @@ from unwind.inventory.inventories import items
 from unwind.kube import object_watch
 from unwind.members.member import RECENT, Member
 from unwind.testing.clock import START, StillClock
-from unwind.why.removal_blockers import what_blocks
+from unwind.why.blocker_reader import what_blocks
 
 if TYPE_CHECKING:
     import pytest

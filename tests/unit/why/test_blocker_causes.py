@@ -9,9 +9,9 @@ import pytest
 from unwind.api.meta import Condition, ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.unwind import Blocker
+from unwind.why.blocker_causes import blockers, cause
 from unwind.why.facts import ControllerWorkload, ObjectFacts, StepWait, object_facts, workload
 from unwind.why.finalizers import serving
-from unwind.why.teardown_blockers import blockers, cause
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 EARLIER = dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC)

@@ -19,7 +19,7 @@ from unwind.api.names import (
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Blocker, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
-from unwind.why import cluster_blockers, facts
+from unwind.why import cluster_findings, facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 KUBECTL = Kubectl()
 NOW = dt.datetime(2026, 5, 4, 12, 0, tzinfo=dt.UTC)
 TARGET = Thing(resource=CLUSTERS, name="prod", namespace="shop", uid="c-1").ref
-OURS = cluster_blockers.Extension(name="unwind-system", behind="Service unwind-system/unwind", ours=True)
-BILLING = cluster_blockers.Extension(name="billing", behind="https://billing/")
+OURS = cluster_findings.Extension(name="unwind-system", behind="Service unwind-system/unwind", ours=True)
+BILLING = cluster_findings.Extension(name="billing", behind="https://billing/")
 WAITING = "waiting for add-on cleanup: ClusterProfile/web"
 HELD = "Cluster is deleting. Following hooks are blocking delete: BeforeClusterDelete: "
 FAILED = (
@@ -39,7 +39,7 @@ FAILED = (
 
 
 def cluster(
-    said: str = "", *extensions: cluster_blockers.Extension, around: dict[str, Any] | None = None, **fields: Any
+    said: str = "", *extensions: cluster_findings.Extension, around: dict[str, Any] | None = None, **fields: Any
 ) -> list[Finding]:
     conditions = [{"type": "TopologyReconciled", "status": "False", "message": said}] if said else []
     obj: dict[str, Any] = {
@@ -55,7 +55,7 @@ def cluster(
     }
     it = facts.facts_of(Thing(resource=CLUSTERS, name="prod"), obj)
     look: ObjectSnapshot = msgspec.structs.replace(it, **(around or {}))
-    return cluster_blockers.cluster_findings(look, msgspec.convert(obj, Cluster), KUBECTL, extensions)
+    return cluster_findings.cluster_findings(look, msgspec.convert(obj, Cluster), KUBECTL, extensions)
 
 
 def teardown(*blockers: Blocker, phase: str = "Held", cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
@@ -124,11 +124,11 @@ def test_a_cluster_that_is_taken_apart_leads_to_its_parts() -> None:
 
 def test_an_extension_counts_only_where_it_is_asked_about_deletions() -> None:
     config = ExtensionConfig(metadata=ObjectMeta(name="x", labels={MANAGED_BY_LABEL: MANAGED_BY_UNWIND}))
-    assert cluster_blockers.extension(config) is None
+    assert cluster_findings.extension(config) is None
 
 
 def test_a_blocker_on_the_member_is_followed_there() -> None:
-    [found] = cluster_blockers.teardown_findings(teardown(blocker()), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(teardown(blocker()), KUBECTL, runs=True)
     assert (found.elsewhere, found.behind) == (TARGET, (blocker().object,))
     [release] = found.remedies
     assert release.effect is Effect.LEAVES
@@ -139,7 +139,7 @@ def test_an_unreachable_member_is_not_looked_into() -> None:
     there = blocker(
         object=TARGET, reason=Reason.UNREACHABLE, message="no answer", actor="the administrator of the member cluster"
     )
-    [found] = cluster_blockers.teardown_findings(teardown(there), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(teardown(there), KUBECTL, runs=True)
     assert (found.reason, found.behind, found.actor) == (
         Reason.UNREACHABLE,
         (),
@@ -152,19 +152,19 @@ def test_a_member_that_does_not_answer_is_in_the_way_once() -> None:
         blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}"), reason=Reason.UNREACHABLE)
         for number in range(7)
     ]
-    [found] = cluster_blockers.teardown_findings(teardown(*silent), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(teardown(*silent), KUBECTL, runs=True)
     assert found.reason == Reason.UNREACHABLE
 
 
 def test_a_teardown_without_a_manager_says_so_first() -> None:
-    first, _ = cluster_blockers.teardown_findings(teardown(blocker()), KUBECTL, runs=False)
+    first, _ = cluster_findings.teardown_findings(teardown(blocker()), KUBECTL, runs=False)
     assert first.reason == Reason.MANAGER_NOT_RUNNING
-    assert cluster_blockers.teardown_findings(teardown(blocker()), KUBECTL, runs=None)[0].reason == "Finalizer"
+    assert cluster_findings.teardown_findings(teardown(blocker()), KUBECTL, runs=None)[0].reason == "Finalizer"
 
 
 def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> None:
     seven = [blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}")) for number in range(7)]
-    found = cluster_blockers.teardown_findings(teardown(*seven), KUBECTL, runs=True)
+    found = cluster_findings.teardown_findings(teardown(*seven), KUBECTL, runs=True)
     assert len([item for item in found if item.behind]) == 4
     assert found[-1].message.startswith("3 more blockers; list them with `kubectl describe teardown")
 
@@ -176,7 +176,7 @@ def withdrawn(*blockers: Blocker, cause: Cause = Cause.WITHDRAWN) -> Teardown:
 
 
 def test_a_blocker_of_a_withdrawal_is_on_the_member_and_the_summary_can_be_released() -> None:
-    [found] = cluster_blockers.teardown_findings(withdrawn(blocker()), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(withdrawn(blocker()), KUBECTL, runs=True)
     assert found.elsewhere == TARGET
     assert "on Cluster shop/prod" in found.message
     [remedy] = found.remedies
@@ -185,19 +185,19 @@ def test_a_blocker_of_a_withdrawal_is_on_the_member_and_the_summary_can_be_relea
 
 def test_a_withdrawal_that_waits_for_another_one_leads_to_it_on_the_management_cluster() -> None:
     other = Thing(resource=CLUSTER_SUMMARIES, name="top-capi-prod", namespace="shop", uid="s-2").ref
-    [found] = cluster_blockers.teardown_findings(
+    [found] = cluster_findings.teardown_findings(
         withdrawn(blocker(object=other, reason=Reason.WAITING)), KUBECTL, runs=True
     )
     assert (found.elsewhere, found.behind) == (None, (other,))
 
 
 def test_a_prune_is_released_like_a_withdrawal() -> None:
-    [found] = cluster_blockers.teardown_findings(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(withdrawn(blocker(), cause=Cause.PRUNED), KUBECTL, runs=True)
     [remedy] = found.remedies
     assert f"clustersummaries.config.projectsveltos.io/web-capi-prod '{FORCE_RELEASE_ANNOTATION}" in remedy.commands[0]
 
 
 def test_a_teardown_that_goes_on_waits_for_nobody() -> None:
-    [found] = cluster_blockers.teardown_findings(teardown(phase="Removing"), KUBECTL, runs=True)
+    [found] = cluster_findings.teardown_findings(teardown(phase="Removing"), KUBECTL, runs=True)
     assert (found.reason, found.message) == (Reason.DELETING, "in progress: wave 1/2, 3/6 objects removed")
     assert isinstance(TARGET, ObjectRef)

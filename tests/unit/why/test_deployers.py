@@ -11,10 +11,10 @@ from unwind.api.names import Reason
 from unwind.api.resources import Resource
 from unwind.why import facts
 from unwind.why.answers import Effect, Kubectl, Thing
+from unwind.why.blocker_causes import cause
 from unwind.why.deployer_states import deployer_states
 from unwind.why.facts import ControllerWorkload, ObjectFacts, StepWait
 from unwind.why.finalizers import known_controller, needs_workloads
-from unwind.why.teardown_blockers import cause
 from unwind.why.terminating_objects import hold_findings
 
 DELETED = "2026-05-04T11:30:00Z"
