@@ -80,6 +80,7 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     verb: str
     user: _User
     user_agent: str = ""
+    request_uri: str = msgspec.field(default="", name="requestURI")
     object_ref: AuditedObject = AuditedObject()
     response_status: _Response = _Response()
     request_object: _DeleteOptions = _DeleteOptions()
