@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from tests.plane.support import cluster_teardowns, profiles
 from tests.plane.support.random_plans import EVERY_RULE, PlanScene
+from unwind.api.capi import CLUSTERS
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.api.rights import HOME
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.local.plane import Plane
 
-FEW, MANY = 6, 50
+FEW, MANY = 7, 50
 SEED = int(os.environ.get("UNWIND_PLAN_SEED", "1"))
 
 
@@ -51,21 +52,28 @@ def uids(refs: list[dict[str, Any]]) -> set[str]:
     return {ref["uid"] for ref in refs if ref.get("uid")}
 
 
-async def ended_without_protection(it: PlanScene) -> tuple[Teardown, set[str]]:
-    """The finished Teardown, and the uids of the objects whose protection it waited for. Each is unprotected then."""
+HELD_BY_USERS = (Reason.PROTECTED, Reason.PAUSED)
+
+
+async def ended_when_freed(it: PlanScene) -> tuple[Teardown, set[str]]:
+    """The finished Teardown, and the uids of the protected objects and paused profiles that it waited for. Each is
+    unprotected or unpaused then."""
     freed: set[str] = set()
 
-    def protected(teardown: Teardown) -> list[Blocker]:
-        found = [blocker for blocker in teardown.status.blockers if blocker.reason == Reason.PROTECTED]
+    def held(teardown: Teardown) -> list[Blocker]:
+        found = [blocker for blocker in teardown.status.blockers if blocker.reason in HELD_BY_USERS]
         return [blocker for blocker in found if blocker.object.uid not in freed]
 
     while True:
-        teardown = await it.scene.teardown(lambda now: now.finished or bool(protected(now)), "finished or protected")
+        teardown = await it.scene.teardown(lambda now: now.finished or bool(held(now)), "finished or held by a user")
         if teardown.finished:
             return teardown, freed
-        for blocker in protected(teardown):
+        for blocker in held(teardown):
             ref = blocker.object
             freed.add(ref.uid)
+            if ref.uid in it.paused:
+                await profiles.pause(it.scene.client, ref.name, paused=False)
+                continue
             resource, _ = it.everything[ref.uid]
             patch = {"metadata": {"uid": ref.uid, "labels": {DELETE_PROTECTION_LABEL: None}}}
             await it.client.patch(resource, ref.name, patch, namespace=ref.namespace or None)
@@ -84,7 +92,7 @@ async def check(plane: Plane, namespace: str, planner: Command, seed: int, rule:
     assert not going & staying
     async with cluster_teardowns.manager(scene.client):
         await scene.delete()
-        teardown, freed = await ended_without_protection(it)
+        teardown, freed = await ended_when_freed(it)
     assert teardown.phase is Phase.COMPLETE
     blocked = {told["object"]["uid"]: told["object"] for told in seen["blocked"]}
     # A Namespace that is deleted with a protected object is free once that object is.
@@ -117,8 +125,8 @@ async def check(plane: Plane, namespace: str, planner: Command, seed: int, rule:
 async def test_the_plan_predicts_what_the_teardown_does(
     plane: Plane, namespace: str, planner: Command, number: int
 ) -> None:
-    rules = ("foreign-content", "foreign-resources", "claims", "take-along", "protected", "cascading-namespace")
-    await check(plane, namespace, planner, SEED + number, rules[number])
+    few = ("foreign-content", "foreign-resources", "claims", "take-along", "protected", "cascading-namespace", "paused")
+    await check(plane, namespace, planner, SEED + number, few[number])
 
 
 @pytest.mark.soak
@@ -154,4 +162,42 @@ async def test_a_namespace_with_foreign_content_is_kept_in_every_form_of_the_pla
         await scene.delete()
         assert (await scene.ended()).status.left == 1
     assert await scene.member.client.get(NAMESPACES, room)
+    await scene.let_go()
+
+
+async def test_what_a_paused_profile_leaves_stays_and_what_it_enforces_is_blocked_in_the_plan(
+    plane: Plane, namespace: str, planner: Command
+) -> None:
+    scene = await cluster_teardowns.scene(plane, namespace)
+    await scene.add_on("tried", behaviour="RemovePolicies", objects=1)
+    await scene.add_on("enforced", objects=1)
+    for name in ("tried", "enforced"):
+        await profiles.pause(scene.client, scene.profile(name))
+    seen = await planner.foreseen(f"cluster/{scene.name}", namespace=scene.namespace)
+    assert (seen["plan"]["objects"], seen["radius"]["objects"], seen["radius"]["staying"]) == (1, 1, 1)
+    [stays] = seen["staying"]
+    assert stays["object"]["name"] == "tried-0"
+    assert f"ClusterProfile {scene.profile('tried')} is paused" in stays["why"]
+    [blocked] = seen["blocked"]
+    assert blocked["object"]["name"] == scene.profile("enforced")
+    assert "paused" in blocked["why"]
+    told = " ".join((await planner.plan(f"cluster/{scene.name}", namespace=scene.namespace)).split())
+    assert "1 would be kept" in told
+    assert f"Blocked, the deletion waits for these: ClusterProfile {scene.profile('enforced')}" in told
+    seen = await planner.foreseen(f"clusterprofile/{scene.profile('enforced')}")
+    assert [item["object"]["name"] for item in seen["blocked"]] == [scene.profile("enforced")]
+    await scene.let_go()
+
+
+async def test_the_plan_of_a_paused_cluster_is_blocked(plane: Plane, namespace: str, planner: Command) -> None:
+    scene = await cluster_teardowns.scene(plane, namespace)
+    await scene.add_on("web", objects=1)
+    await scene.client.patch(CLUSTERS, scene.name, {"spec": {"paused": True}}, namespace=scene.namespace)
+    for target in (f"cluster/{scene.name}", f"clusterprofile/{scene.profile('web')}"):
+        seen = await planner.foreseen(target, namespace=scene.namespace)
+        [blocked] = seen["blocked"]
+        assert (blocked["object"]["kind"], blocked["object"]["name"]) == ("Cluster", scene.name)
+        assert "paused" in blocked["why"]
+        assert seen["plan"]["objects"] == 1
+    await scene.client.patch(CLUSTERS, scene.name, {"spec": {"paused": None}}, namespace=scene.namespace)
     await scene.let_go()

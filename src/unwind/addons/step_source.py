@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from unwind.addons.caches import AddonCaches, SeenProfile
+    from unwind.api.meta import ObjectMeta
     from unwind.api.unwind import Step
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
@@ -161,10 +162,7 @@ class SummarySteps(FollowedSource):
             if pause and step.draft.effort is Effort.ENFORCE:
                 yield f"{step.draft.name} blocks: {pause.message}"
             elif pause:
-                yield (
-                    f"the objects of {step.draft.name} are left in place: {pause.object} is paused; unpause it to have"
-                    " them removed"
-                )
+                yield f"the objects of {step.draft.name} are left in place: {left_while(pause)}"
 
     def _pause(self, ref: ObjectRef) -> StepPause | None:
         summary = self._caches.summaries.cache.get(Key(ref.namespace, ref.name))
@@ -326,10 +324,20 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
 def pause_of(summary: ClusterSummary, profile: SeenProfile | None) -> StepPause | None:
     """Why nothing of a summary is removed for now; None if its profile is not paused (pure)."""
     key = profile_of(summary)
-    if key is None or profile is None or not is_paused(profile.metadata):
+    return pause_of_profile(key.kind, profile.metadata) if key and profile else None
+
+
+def pause_of_profile(kind: str, metadata: ObjectMeta) -> StepPause | None:
+    """Why nothing of a profile is removed for now; None if it is not paused (pure)."""
+    if not is_paused(metadata):
         return None
-    paused = ref_of(PROFILES if key.kind == PROFILES.kind else CLUSTER_PROFILES, profile.metadata)
+    paused = ref_of(PROFILES if kind == PROFILES.kind else CLUSTER_PROFILES, metadata)
     return StepPause(paused, f"annotation {SVELTOS_PAUSED_ANNOTATION} of {paused}")
+
+
+def left_while(pause: StepPause) -> str:
+    """Why a step that nothing waits for leaves its objects, and how to have them removed (pure)."""
+    return f"{pause.ledger}; unpause it to have them removed"
 
 
 def step_name(summary: ClusterSummary) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries, stop_matching_behavior
 from unwind.addons.matching import ProfileKey
-from unwind.addons.step_source import merged, read_steps
+from unwind.addons.step_source import left_while, merged, pause_of_profile, read_steps
 from unwind.api import capi, karmada, sveltos
 from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.caaph import HELM_RELEASE_PROXIES, HelmReleaseProxy
@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.companions.snapshots import Snapshot
     from unwind.kube.discovery import Named
-    from unwind.members.targets import ClusterTarget
+    from unwind.members.targets import AddonTarget, ClusterTarget
+    from unwind.teardown.step_sources import StepPause
 
 # A profile may be on a thousand clusters: this many are read, of the others only the Inventories.
 LOOKED_AT = 20
@@ -77,6 +78,10 @@ _UNMANAGED = "deleting a SveltosCluster only ends its management: nothing is rem
 _NO_GATE = (
     f"{NO_CLUSTER_CLASS}, so it does not wait for the removal; to hold such Clusters, choose a gate in a TeardownPolicy"
 )
+
+
+_PROFILE_PAUSED = "it is paused: nothing of it is removed until it is unpaused"
+_CLUSTER_PAUSED = "it is paused: nothing is removed from it until it is unpaused"
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +144,8 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     except UnwindError as error:
         # Not every user may list all kinds, and the add-ons are more important.
         warnings += (f"cannot list the dependents of the Cluster: {error}",)
+    profiles_read = await _profiles(places, found.drafts)
+    paused = _paused(profiles_read)
     return await _of_cluster(
         places,
         target,
@@ -146,18 +153,21 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         found,
         chunks,
         along=contents.descendants(around, [target.ref.uid]),
-        said=await _profile_annotations(places, found.drafts),
+        said={uid: metadata.annotations for uid, (_, metadata) in profiles_read.items()},
+        paused=paused,
+        blocked=_blocked_by_pause(target),
         warnings=warnings,
         others=others,
-        costs=drain.costs([_as_it_ends(draft, others) for draft in found.drafts], chunks),
+        costs=drain.costs([_as_it_ends(draft, others, paused) for draft in found.drafts], chunks),
         selected=bool(policies and policies.policies),
         unknown=(*others.unknown, *drain.unknown),
     )
 
 
-def _as_it_ends(draft: Draft, others: CompanionPreview) -> Draft:
-    """A step that is given up leaves its objects (pure)."""
-    return msgspec.structs.replace(draft, effort=Effort.LEAVE) if draft.name in others.given_up else draft
+def _as_it_ends(draft: Draft, others: CompanionPreview, paused: Collection[str]) -> Draft:
+    """A step that is given up, or only tried and paused, leaves its objects (pure)."""
+    leaves = draft.name in others.given_up or (draft.effort is Effort.TRY and draft.object.uid in paused)
+    return msgspec.structs.replace(draft, effort=Effort.LEAVE) if leaves else draft
 
 
 async def foresee_drain(client: Client, named: Named, *, home: str) -> Foreseen:
@@ -298,6 +308,8 @@ async def _of_cluster(
     made: Plan | None = None,
     along: Sequence[Content] = (),
     said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    paused: Mapping[str, StepPause] = MappingProxyType({}),
+    blocked: tuple[Told, ...] = (),
     warnings: tuple[str, ...] = (),
     others: CompanionPreview = NOTHING,
     costs: tuple[Cost, ...] = (),
@@ -306,10 +318,14 @@ async def _of_cluster(
 ) -> Foreseen:
     """`made`: the plan to show; None for the one of `found`, even if a value is unknown and no plan would be written: a
     refusal reports that. `said`: the annotations of profiles and Works, by the uid of the owner of their objects.
-    `selected`, `unknown`: as for `_foreseen`."""
+    `paused`: by the same uid, the pause of a profile. `blocked`, `selected`, `unknown`: as for `_foreseen`."""
     made = made or found.drafted(decided=True).plan or Plan()
     chunks = list(chunks)
-    takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
+    # Nothing waits for a step that is only tried, so its objects are left.
+    tried = {step.object.uid for step in made.steps if step.effort == Effort.TRY}
+    left = {uid: left_while(pause) for uid, pause in paused.items() if uid in tried}
+    waiting = {step.object.uid for step in made.steps if step.effort != Effort.LEAVE} - tried
+    takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true" and uid not in left}
     policies = {uid: volume_policy(its) for uid, its in said.items()}
     told = await with_what_goes_along(
         places.fleet,
@@ -322,7 +338,7 @@ async def _of_cluster(
     # What other deployers delete does not go through the chain of deleters.
     owned = {chunk.spec.owner.uid for chunk in others.chunks} - others.by_unwind
     planned = [chunk for chunk in chunks if chunk.spec.owner.uid not in owned]
-    seen = await _look(places, target, _planned(made, planned, takers, policies))
+    seen = await _look(places, target, _planned(made, planned, takers, policies, left=left))
     # An unknown value holds the whole plan.
     held = [Told(target.ref, item.message) for item in found.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
@@ -337,6 +353,8 @@ async def _of_cluster(
         seen,
         along=along,
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
+        blocked=(*blocked, *(Told(it.object, _PROFILE_PAUSED) for uid, it in paused.items() if uid in waiting)),
+        paused=left,
         others=others,
         costs=costs,
         selected=selected,
@@ -353,10 +371,10 @@ def _unknown_volumes(policy: Unknown) -> str:
     return f"nothing is deleted: annotation {VOLUMES_ANNOTATION}: {policy}"
 
 
-async def _profile_annotations(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
-    """The annotations of profiles, by the uid of the ClusterSummary."""
+async def _profiles(places: Places, drafts: Iterable[Draft]) -> dict[str, tuple[str, ObjectMeta]]:
+    """The kinds and metadata of profiles, by the uid of the ClusterSummary."""
     resources = {profile.kind: profile for profile in removal_forecast.PROFILES}
-    found: dict[str, Mapping[str, str]] = {}
+    found: dict[str, tuple[str, ObjectMeta]] = {}
     for draft in drafts:
         if draft.kind in resources:
             with suppress(NotFoundError):
@@ -366,8 +384,18 @@ async def _profile_annotations(places: Places, drafts: Iterable[Draft]) -> dict[
                     namespace=draft.namespace or None,
                     type=sveltos.ClusterProfile,
                 )
-                found[draft.object.uid] = read.metadata.annotations
+                found[draft.object.uid] = draft.kind, read.metadata
     return found
+
+
+def _paused(profiles: Mapping[str, tuple[str, ObjectMeta]]) -> dict[str, StepPause]:
+    """The pauses of these profiles (pure)."""
+    return {uid: pause for uid, read in profiles.items() if (pause := pause_of_profile(*read))}
+
+
+def _blocked_by_pause(target: AddonTarget) -> tuple[Told, ...]:
+    """What a paused cluster blocks: every removal on it (pure)."""
+    return (Told(target.ref, _CLUSTER_PAUSED),) if target.paused else ()
 
 
 async def _of_profile(places: Places, resource: Resource, profile: sveltos.ClusterProfile) -> Foreseen:
@@ -399,6 +427,8 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
         )
         for item in its
     )
+    pause = pause_of_profile(key.kind, meta)
+    blocked = [Told(pause.object, _PROFILE_PAUSED)] if pause and its else []
     seen = []
     if effort is not Effort.LEAVE:
         along = meta.annotations.get(TAKE_ALONG_ANNOTATION) == "true"
@@ -407,12 +437,18 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
             policy = VolumePolicy.DELETE if volumes is VolumePolicy.DELETE else VolumePolicy.RETAIN
             steps = [step for step in made.steps if step.object.uid == uid]
             alone = msgspec.structs.replace(made, steps=tuple(steps))
-            seen += await _seen_on(places, item, _planned(alone, chunks, {uid} if along else (), {uid: policy}))
+            try:
+                target = await _target_of(places, item)
+            except NotFoundError as error:
+                seen.append(MemberPreview(unseen=str(error)))
+                continue
+            blocked += _blocked_by_pause(target)
+            seen += await _look(places, target, _planned(alone, chunks, {uid} if along else (), {uid: policy}))
     unseen = len(its) - LOOKED_AT
     warnings = needed_by(key, its, summaries)
     if unseen > 0:
         warnings += (f"{unseen} of {len(its)} clusters were not read: custom resources there are not counted",)
-    return _foreseen(ref, made, chunks, seen, refusals=refusals, warnings=warnings)
+    return _foreseen(ref, made, chunks, seen, refusals=refusals, blocked=blocked, warnings=warnings)
 
 
 def _place(summary: ClusterSummary) -> str:
@@ -425,17 +461,15 @@ def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
     return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
 
 
-async def _seen_on(places: Places, summary: ClusterSummary, steps: _PlannedSteps) -> list[MemberPreview]:
+async def _target_of(places: Places, summary: ClusterSummary) -> AddonTarget:
+    """The cluster of a summary. Raises NotFoundError."""
     type_, namespace, name = cluster_summaries.cluster_of(summary)
-    resource = capi.CLUSTERS if type_ == ClusterType.CAPI else sveltos.SVELTOS_CLUSTERS
-    try:
-        if type_ == ClusterType.CAPI:
-            cluster = await places.client.get(resource, name, namespace=namespace, type=capi.Cluster)
-            return await _look(places, targets.of_capi(cluster), steps)
-        registered = await places.client.get(resource, name, namespace=namespace, type=sveltos.SveltosCluster)
-        return await _look(places, targets.of_sveltos(registered), steps)
-    except NotFoundError as error:
-        return [MemberPreview(unseen=str(error))]
+    if type_ == ClusterType.CAPI:
+        return targets.of_capi(await places.client.get(capi.CLUSTERS, name, namespace=namespace, type=capi.Cluster))
+    registered = await places.client.get(
+        sveltos.SVELTOS_CLUSTERS, name, namespace=namespace, type=sveltos.SveltosCluster
+    )
+    return targets.of_sveltos(registered)
 
 
 class _PlannedSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -451,8 +485,11 @@ def _planned(
     chunks: Iterable[Inventory],
     takers: Collection[str],
     policies: Mapping[str, VolumePolicy | Unknown],
+    *,
+    left: Collection[str] = (),
 ) -> _PlannedSteps:
-    """`takers`: the owners that take foreign content along. `policies`: the volume policies, by owner."""
+    """`takers`: the owners that take foreign content along. `policies`: the volume policies, by owner. `left`: owners
+    whose objects are left whatever the effort."""
     below, owners = dependencies(made), {step.name: step.object.uid for step in made.steps}
     entries: dict[tuple[str, bool], list[Entry]] = {}
     for chunk in chunks:
@@ -472,7 +509,7 @@ def _planned(
                 volumes=VolumePolicy.DELETE if policies.get(uid) is VolumePolicy.DELETE else VolumePolicy.RETAIN,
             )
             for step in made.steps
-            if step.effort != Effort.LEAVE
+            if step.effort != Effort.LEAVE and step.object.uid not in left
         )
 
     return _PlannedSteps(member=steps(local=False), local=steps(local=True))
@@ -527,18 +564,23 @@ def _foreseen(
     *,
     along: Sequence[Content] = (),
     refusals: Iterable[Told] = (),
+    blocked: Iterable[Told] = (),
+    paused: Mapping[str, str] = MappingProxyType({}),
     warnings: Iterable[str] = (),
     others: CompanionPreview = NOTHING,
     costs: tuple[Cost, ...] = (),
     selected: bool = False,
     unknown: Iterable[str] = (),
 ) -> Foreseen:
-    """The preview (pure). `selected`: whether a policy selects the cluster: then what costs money is left behind if no
-    policy decides about it. `unknown`: what could not be read."""
+    """The preview (pure). `blocked`: what the deletion waits for besides protected objects. `paused`: why the objects
+    of a step are left because its profile is paused, by the uid of its owner. `selected`: whether a policy selects the
+    cluster: then what costs money is left behind if no policy decides about it. `unknown`: what could not be read.
+    """
     left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
     taken = [foreign for preview in seen for foreign in preview.forecast.along]
     objects = {
-        name: others.forecast(step, entries) or _forecast(step, entries, seen, {foreign.uid for foreign in taken})
+        name: others.forecast(step, entries)
+        or _forecast(step, entries, seen, {foreign.uid for foreign in taken}, paused=paused.get(step.object.uid, ""))
         for name, (step, entries) in _by_step(made, chunks).items()
     }
     going = {name: tuple(it.entry for it in some if it.fate is ForecastFate.GOES) for name, some in objects.items()}
@@ -595,7 +637,7 @@ def _foreseen(
         radius=blast_radius(every, custom_resources=resources, load_balancers=balancers),
         volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
         refusals=tuple(refusals),
-        blocked=tuple(Told(it.object, it.why) for it in protection if not it.by_contents),
+        blocked=(*blocked, *(Told(it.object, it.why) for it in protection if not it.by_contents)),
         staying=tuple(
             Told(it.entry.object, it.why)
             for some in staying.values()
@@ -611,12 +653,12 @@ def _foreseen(
 
 
 def _forecast(
-    step: Step, entries: Iterable[Entry], seen: Sequence[MemberPreview], taken: Collection[str]
+    step: Step, entries: Iterable[Entry], seen: Sequence[MemberPreview], taken: Collection[str], *, paused: str = ""
 ) -> list[ObjectForecast]:
     """What happens to the objects of a step. If its cluster could not be read, by the Inventories alone. `taken`: the
-    uids of objects that are deleted with their Namespace."""
-    if step.effort == Effort.LEAVE:
-        why = f"{step.name} is left in place"
+    uids of objects that are deleted with their Namespace. `paused`: why its objects are left."""
+    if paused or step.effort == Effort.LEAVE:
+        why = paused or f"{step.name} is left in place"
         return [
             ObjectForecast(entry, ForecastFate.ABSENT)
             if entry.object.uid in taken

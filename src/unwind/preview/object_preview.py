@@ -62,7 +62,8 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refusals: tuple[Told, ...] = ()
     """Expected refusals. If there are any, nothing is deleted."""
     blocked: tuple[Told, ...] = ()
-    """Protected objects that the deletion waits for, while it removes others."""
+    """What the deletion waits for, while it removes other objects: protected objects, paused profiles, a paused
+    Cluster."""
     staying: tuple[Told, ...] = ()
     leaks: tuple[Told, ...] = ()
     """What a deployer would leave behind, and what could not be read."""

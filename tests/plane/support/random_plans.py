@@ -12,6 +12,7 @@ from unwind.api.names import (
     DELETE_POLICY_ANNOTATION,
     DELETE_PROTECTION_LABEL,
     OWNER_LABEL,
+    SVELTOS_PAUSED_ANNOTATION,
     TAKE_ALONG_ANNOTATION,
     VOLUMES_ANNOTATION,
 )
@@ -24,6 +25,7 @@ from unwind.api.resources import (
     STATEFUL_SETS,
     Resource,
 )
+from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Entry, EntryState
 from unwind.kube.object_watch import until
 
@@ -58,6 +60,8 @@ class PlanScene:
         self.forced = rule
         self.rules: set[str] = set()
         """The rules that occur in it."""
+        self.paused: dict[str, str] = {}
+        """The uids of paused profiles, and their names."""
         self.everything: dict[str, tuple[Resource, ObjectRef]] = {}
         """All objects that this scene created on the member and did not delete, by uid."""
         self.children: dict[str, str] = {}
@@ -69,13 +73,14 @@ class PlanScene:
 
     async def make(self) -> None:
         count = self.chance.randint(2, 4)
-        forced_in = self.chance.randrange(count)
+        # The first add-on has no other one.
+        forced_in = self.chance.randrange(1 if self.forced in OF_OTHERS else 0, count)
         for number in range(count):
             addon = await self._addon(number)
             self.addons.append(addon)
             await self._namespace(addon)
             for rule in (*self.chance.sample(sorted(RULES), 3), *([self.forced] if number == forced_in else ())):
-                if rule in RULES:
+                if rule in RULES and (rule not in OF_OTHERS or number):
                     await RULES[rule](self, addon)
                     self.rules.add(rule)
         for addon in self.addons:
@@ -100,11 +105,18 @@ class PlanScene:
         if self.chance.random() < 0.3 or self.forced == "volumes-deleted":
             annotations[VOLUMES_ANNOTATION] = "Delete"
             self.rules.add("volumes-deleted")
+        paused = self.chance.random() < 0.1 or (self.forced == "paused" and not number)
+        if paused:
+            annotations[SVELTOS_PAUSED_ANNOTATION] = "true"
+            self.rules.add("paused")
         self.rules.add(behaviour)
         if needs:
             self.rules.add("dependsOn")
         name = f"addon-{number}"
         ref = await self.scene.add_summary(name, behaviour=behaviour, depends_on=needs, annotations=annotations)
+        if paused:
+            profile = await self.scene.client.get(CLUSTER_PROFILES, self.scene.profile(name))
+            self.paused[profile["metadata"]["uid"]] = profile["metadata"]["name"]
         return Addon(name, ref)
 
     async def _namespace(self, addon: Addon) -> None:
@@ -185,7 +197,7 @@ async def _shared_namespace(it: PlanScene, addon: Addon) -> None:
 
 
 async def _in_a_namespace_of_another_addon(it: PlanScene, addon: Addon) -> None:
-    await it.config_map(addon, it.chance.choice(it.addons).room)
+    await it.config_map(addon, it.chance.choice([other for other in it.addons if other is not addon]).room)
 
 
 async def _object_policy(it: PlanScene, addon: Addon) -> None:
@@ -311,11 +323,14 @@ RULES: dict[str, Callable[[PlanScene, Addon], Awaitable[None]]] = {
     "protected": _protected,
     "protected-workload": _protected_workload,
 }
+OF_OTHERS = frozenset({"in-a-namespace-of-another-addon"})
+"""The rules that need an add-on that was made before."""
 EFFORTS = frozenset(BEHAVIOURS)
 EVERY_RULE = (
     *RULES,
     *sorted(EFFORTS),
     "dependsOn",
+    "paused",
     "take-along",
     "volumes-deleted",
     "namespace-policy",
