@@ -19,8 +19,8 @@ from tests.plane.support.unjoins import behind_proxy, controllers, scene
 from unwind.api import names
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import find
-from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICE_ACCOUNTS
+from unwind.api.names import DELETE_PROTECTION_LABEL, KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import Phase
 from unwind.clock import SYSTEM
@@ -29,6 +29,7 @@ from unwind.karmada import join_objects, tokens
 from unwind.kube.client import Client
 from unwind.kube.object_watch import until_absent
 from unwind.local.cluster import ALL_RIGHTS
+from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
@@ -157,6 +158,35 @@ async def test_an_execution_namespace_that_cannot_go_is_named_and_waited_for(pla
         assert await it.on_member() == {}
         await it.client.patch(WORKS, "web", {"metadata": {"finalizers": None}}, namespace=it.execution)
         assert (await it.gone()).phase is Phase.COMPLETE
+        await it.nothing_left()
+
+
+async def test_an_execution_namespace_that_contains_a_protected_object_of_others_holds_the_member(
+    plane: Plane, namespace: str
+) -> None:
+    async with (
+        scene(plane, namespace, remove_strategy=REQUIRED) as it,
+        controllers(it.client, namespace, clock=(clock := StillClock())),
+    ):
+        await it.put("web")
+        await it.deployed("web")
+        labels = {DELETE_PROTECTION_LABEL: "Always"}
+        metadata = {"name": "theirs", "namespace": it.execution, "labels": labels}
+        await it.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        await it.delete()
+        await it.says("UnjoinFailed", f"Namespace {it.execution}", f"ConfigMap {it.execution}/theirs")
+        assert await it.on_member() == {}
+        there = await it.client.get(NAMESPACES, it.execution)
+        assert "deletionTimestamp" not in there["metadata"]
+        free = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: None}}}
+        await it.client.patch(CONFIG_MAPS, "theirs", free, namespace=it.execution)
+
+        async def gone() -> bool:
+            clock.advance(31)  # nothing reports a change of what a Namespace contains
+            return (await it.client.sighting(CLUSTERS, it.name, uid=it.uid)).absent
+
+        await eventually(gone, "the member is gone")
+        assert (await it.record()).phase is Phase.COMPLETE
         await it.nothing_left()
 
 

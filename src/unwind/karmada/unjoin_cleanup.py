@@ -293,7 +293,7 @@ class UnjoinCleanup:
             return
         ref = ref_of(NAMESPACES, meta)
         async with self._means.members.management() as home:
-            links = (*self._means.deleters, ProtectionLink(cluster=home.ref).registration())
+            links = (*self._means.deleters, ProtectionLink(cluster=home.ref, contents=True).registration())
             registry = DeleterRegistry(links, plugins=self._means.plugins)
             deletions = Deletions(registry, home.watches, home.resolver, clock=self._means.clock, say=self._say)
             async with asyncio.TaskGroup() as group:
