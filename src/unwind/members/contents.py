@@ -17,6 +17,7 @@ from unwind.kube.errors import ApiError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from unwind.api.meta import OwnerReference
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery, ServedKind
 
@@ -143,6 +144,24 @@ def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Cont
     return list(found.values())
 
 
+def belongings(
+    contents: Collection[Content], uids: Collection[str], *, kinds: Collection[tuple[str, str]] = ()
+) -> list[Content]:
+    """The direct and indirect dependents of these objects that no other object owns: the garbage collector keeps a
+    dependent while one of its owners exists. `kinds`: see `orphans`."""
+    there = {content.metadata.uid for content in contents}
+    waiting = {item.metadata.uid: item for item in descendants(contents, uids)}
+    gone, found, before = set(uids), list[Content](), -1
+    while len(found) != before:
+        before = len(found)
+        for uid, item in list(waiting.items()):
+            owners = item.metadata.owner_references
+            if all(owner.uid in gone or _is_gone(owner, there, kinds) for owner in owners):
+                gone.add(uid)
+                found.append(waiting.pop(uid))
+    return found
+
+
 def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -> list[Content]:
     """Objects that the garbage collector is about to delete, because all their owners are gone. `kinds` (group, kind):
     those that are listed completely, so that a missing owner is known not to exist."""
@@ -151,11 +170,13 @@ def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -
         content
         for content in contents
         if content.metadata.owner_references
-        and all(
-            owner.uid not in uids and (owner.api_version.rpartition("/")[0], owner.kind) in kinds
-            for owner in content.metadata.owner_references
-        )
+        and all(_is_gone(owner, uids, kinds) for owner in content.metadata.owner_references)
     ]
+
+
+def _is_gone(owner: OwnerReference, there: Collection[str], kinds: Collection[tuple[str, str]]) -> bool:
+    """Whether an owner is known not to exist (pure)."""
+    return owner.uid not in there and (owner.api_version.rpartition("/")[0], owner.kind) in kinds
 
 
 def first_names(found: Collection[Content], *, shown: int = _SHOWN) -> str:

@@ -127,12 +127,13 @@ def sort(
     going: Collection[str] = (),
     kinds: Collection[tuple[str, str]] = (),
 ) -> Sorted:
-    """Sort the content. Dependents of removed objects are in neither part: the garbage collector deletes them.
+    """Sort the content. Dependents of removed objects are in neither part: the garbage collector deletes them. One that
+    another object owns as well is not deleted, so it stays.
 
     `removed`: by uid. `going`: the owners whose objects are removed at the same time. `kinds`: the kinds of which
     `held` contains every object.
     """
-    belongings = {descendant.metadata.uid for descendant in contents.descendants(held, removed)}
+    belongings = {item.metadata.uid for item in contents.belongings(held, removed, kinds=kinds)}
     services = {(ref.namespace, ref.name) for ref in removed.values() if (ref.group, ref.kind) == ("", "Service")}
     rest = [
         content
@@ -148,7 +149,8 @@ def sort(
         if item.metadata.deletion_timestamp or (item.metadata.labels or {}).get(OWNER_LABEL) in going
     }
     leaving |= {orphan.metadata.uid for orphan in contents.orphans(held, kinds)}
-    leaving |= {descendant.metadata.uid for descendant in contents.descendants(held, leaving)}
+    gone = {*removed, *belongings, *leaving}
+    leaving |= {item.metadata.uid for item in contents.belongings(held, gone, kinds=kinds)}
     return Sorted(
         tuple(item for item in rest if item.metadata.uid in leaving),
         tuple(item for item in rest if item.metadata.uid not in leaving),

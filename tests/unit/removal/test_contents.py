@@ -65,6 +65,25 @@ def test_what_belongs_to_something_removed_neither_stays_nor_is_waited_for() -> 
     assert sort(held, removed=removed) == sort([], removed={})
 
 
+def test_what_another_object_owns_as_well_stays_unless_that_one_goes_or_is_known_to_be_gone() -> None:
+    removed = {"ours": ref("Gadget", "ours")}
+    living = content("Gadget", "living")
+    shared = content("ConfigMap", "shared", "ours", "living")
+    of_the_shared = content("ConfigMap", "of-the-shared", "shared")
+    half_dead = content("ConfigMap", "half-dead", "ours", "gone")
+    of_a_node = content("ConfigMap", "of-a-node", "ours", "node-1", owner_kind="v1/Node")
+    held = [living, shared, of_the_shared, half_dead, of_a_node]
+    found = sort(held, removed=removed, kinds={("apps", "ReplicaSet")})
+    assert found.going == ()
+    assert found.staying == (living, shared, of_the_shared, of_a_node)
+    leaving = content("Gadget", "leaving", deletion_timestamp="2026-01-01T00:00:00Z")
+    also = content("ConfigMap", "also", "leaving", "living")
+    together = content("ConfigMap", "together", "leaving", "ours")
+    found = sort([living, leaving, also, together], removed=removed)
+    assert found.going == (leaving, together)
+    assert found.staying == (living, also)
+
+
 def test_what_goes_anyway_is_waited_for_and_what_is_somebodys_stays() -> None:
     beside = content("Deployment", "beside", group="apps", labels={OWNER_LABEL: "other-step"})
     its_set = content("ReplicaSet", "its-set", "beside", group="apps")
