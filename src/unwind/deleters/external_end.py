@@ -187,12 +187,15 @@ class ExternalEnd:
 
     async def delete(self, ctx: DeleteContext, obj: Object) -> Outcome:
         held = () if ctx.absent else _held(self._external, obj)
+        begun = _BEGUN in ctx.memo
         # From here on, an absent object does not mean that the external resource is absent.
         await ctx.memo.put(_BEGUN)
         if held and not _terminating(obj):
             # The finalizer keeps the object. An operator that starts now deletes the resource, and does not create it.
             await self._kubernetes.send(ctx, obj)
             raise Again(f"{ctx.ref} is being deleted", after=0)
+        if not ctx.absent and not _terminating(obj):
+            await self._rehearse(ctx, obj, begun=begun)
         outcome = await self._delete_resource(ctx, obj)
         if ctx.absent or isinstance(outcome, Kept):
             return outcome
@@ -203,6 +206,19 @@ class ExternalEnd:
     async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
         """Check whether the object still exists."""
         return await self._kubernetes.sighting(ctx, obj)
+
+    async def _rehearse(self, ctx: DeleteContext, obj: Object, *, begun: bool) -> None:
+        """Ask the API server whether it would delete the object as it was read: no finalizer keeps it, so its external
+        resource is deleted first, and a label that was set meanwhile must count before that. `begun`: whether an
+        earlier pass has begun."""
+        try:
+            left = await self._kubernetes.send(ctx, obj, dry_run=True)
+        except (Again, Exception):
+            if not begun:
+                await ctx.memo.drop(_BEGUN)
+            raise
+        if left is None:
+            raise Again(f"{ctx.ref} is gone", after=0)  # the next pass continues without it
 
     async def _delete_resource(self, ctx: DeleteContext, obj: Object) -> Outcome:
         inside = ctx.with_memo(ctx.memo.nested()).within(self._end.name)

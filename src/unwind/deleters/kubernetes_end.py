@@ -100,9 +100,9 @@ class KubernetesEnd:
             ctx.resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=ctx.cluster or None
         )
 
-    async def send(self, ctx: DeleteContext, obj: Object) -> Object | None:
+    async def send(self, ctx: DeleteContext, obj: Object, *, dry_run: bool = False) -> Object | None:
         """Send the DELETE. Returns the server's answer: the remaining object or a Status; None if it was already
-        gone."""
+        gone. `dry_run`: only ask whether it would be accepted now."""
         try:
             return await ctx.client.delete(
                 ctx.resource,
@@ -112,6 +112,7 @@ class KubernetesEnd:
                 version=obj["metadata"].get("resourceVersion"),
                 namespace=ctx.ref.namespace or None,
                 propagation=propagation(ctx.resource),
+                dry_run=dry_run,
             )
         except NotFoundError:
             return None

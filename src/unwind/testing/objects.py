@@ -322,7 +322,10 @@ class Objects:
         return obj
 
     def _on_delete(self, where: _Target, options: Object | None) -> Object:
-        self._check(self._found(where), (options or {}).get("preconditions") or {})
+        obj = self._found(where)
+        self._check(obj, (options or {}).get("preconditions") or {})
+        if (options or {}).get("dryRun"):
+            return copy.deepcopy(obj)
         propagation = _FOREGROUND if (options or {}).get("propagationPolicy") == "Foreground" else ""
         left = self._delete(where.resource, where.namespace, where.name, propagation=propagation)
         return left or {"kind": "Status", "status": "Success"}

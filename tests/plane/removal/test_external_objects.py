@@ -24,12 +24,12 @@ from tests.plane.support.azure_objects import (
 )
 from tests.plane.support.objects import delete
 from tests.plane.support.removals import RemovalLog, serve_finalizers
-from unwind.api.names import AZURE_FINALIZER, DELETE_POLICY_ANNOTATION, Reason
+from unwind.api.names import AZURE_FINALIZER, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, Reason
 from unwind.api.resources import DEPLOYMENTS
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
 from unwind.deleters.outcomes import Gone
-from unwind.deleters.registration import External, Kinds
+from unwind.deleters.registration import LATE, External, Kinds, Registration
 from unwind.deleters.registry import installed
 from unwind.external.member_ends import MemberEnds
 from unwind.kube.absence import Presence, Sighting
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plane.support.removals import RemovalScene
-    from unwind.deleters.context import DeleteContext, End
+    from unwind.deleters.context import DeleteContext, DeleteFunc, End
+    from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
     from unwind.removal.removal import Removal
@@ -145,6 +146,35 @@ async def test_without_its_operator_the_resource_is_deleted_and_then_the_finaliz
     assert entry.ledger.reason == Reason.FINALIZER_REMOVED
     assert entry.ledger.by == "unwind (azure)"
     assert AZURE_FINALIZER in entry.ledger.message
+
+
+async def test_a_label_that_is_set_at_the_last_moment_keeps_the_resource_of_an_object_without_finalizer(
+    site: Site,
+) -> None:
+    await site.put("late")
+    patch: Object = {"metadata": {"finalizers": None}}
+    await site.scene.client.patch(CACHES, "late", patch, namespace=site.azure.namespace)
+    await site.map_credentials()
+    labelled: list[str] = []
+
+    async def label(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        if not labelled:
+            labelled.append(ctx.ref.name)
+            protected: Object = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+            await site.scene.client.patch(CACHES, ctx.ref.name, protected, namespace=ctx.ref.namespace)
+        return await next(ctx, obj)
+
+    last = Registration(name="label-late", kinds=(Kinds("*", CACHES.kind),), delete=label, order=LATE)
+    async with site.removing(deleters=(last,)) as (_, running):
+        await site.told.until(DELETE_PROTECTION_LABEL)
+        assert labelled == ["late"]
+        assert site.azure.changed() == []
+        assert await site.azure.is_there(CACHES, "late")
+        free: Object = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: None}}}
+        await site.scene.client.patch(CACHES, "late", free, namespace=site.azure.namespace)
+        await asyncio.wait_for(running, 30)
+    assert site.azure.changed() == [("DELETE", cache_id("late"))]
+    assert not await site.azure.is_there(CACHES, "late")
 
 
 async def test_the_finalizer_stays_as_long_as_azure_has_the_resource(site: Site) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unwind.api.meta import ObjectRef
-from unwind.api.names import Finalizer, Reason
+from unwind.api.names import DELETE_PROTECTION_LABEL, Finalizer, Reason
 from unwind.api.resources import Resource
 from unwind.deleters.external_end import ExternalEnd, ExternalObjects
 from unwind.deleters.kubernetes_end import KubernetesEnd
@@ -171,8 +171,9 @@ class Passes:
         self.kept: dict[str, str] = {}
         self._end = ExternalEnd(external(self.operator), end, self.ends, MEMBER)
 
-    async def enter(self) -> Outcome:
-        obj = self.now
+    async def enter(self, seen: Object | None = None) -> Outcome:
+        """`seen`: the object as this pass has read it."""
+        obj = seen or self.now
         assert obj
         ctx = context(obj, objects=self.objects, kept=self.kept, deleter=EXTERNAL_SCOPE)
         return await self._end.delete(ctx, obj)
@@ -223,6 +224,28 @@ async def test_a_resource_that_is_kept_keeps_the_object_and_its_finalizers() -> 
     assert isinstance(await passes.enter(), Kept)
     assert passes.now
     assert passes.now["metadata"]["finalizers"] == [THEIRS]
+
+
+async def test_nothing_outside_is_deleted_for_an_object_that_was_changed_after_it_was_read() -> None:
+    store = Store("photos")
+    passes = Passes(bucket(), StoreEnd(store))
+    seen = passes.now
+    labels = {"labels": {DELETE_PROTECTION_LABEL: "Always"}}
+    passes.objects.change(BUCKETS, "photos", {"metadata": labels})
+    with pytest.raises(Again, match="was changed meanwhile"):
+        await passes.enter(seen)
+    assert store.running == set()
+    assert passes.kept == {}, "nothing was begun"
+
+
+async def test_nothing_outside_is_deleted_for_an_object_that_is_gone_meanwhile() -> None:
+    store = Store("photos")
+    passes = Passes(bucket(), StoreEnd(store))
+    seen = passes.now
+    passes.objects.remove(BUCKETS, "photos")
+    with pytest.raises(Again):
+        await passes.enter(seen)
+    assert store.running == set()
 
 
 # Which end is chosen
