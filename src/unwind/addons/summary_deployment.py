@@ -27,6 +27,7 @@ from unwind.api.sveltos import (
     SyncMode,
 )
 from unwind.deleters.chain_attempt import Waiting
+from unwind.deleters.registry import DeleterRegistry
 from unwind.deploy import deployment as manifests
 from unwind.deploy import dry_run, helm_install, prune
 from unwind.deploy.helm_uninstall import HelmReleases
@@ -91,6 +92,7 @@ class SummaryDeployment:
         self.deps = deps
         self.helm = helm
         self.moved = MovedAddons(deps)
+        self.registry = DeleterRegistry(deps.deleters, plugins=deps.plugins)
 
     async def prepare(
         self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
@@ -314,7 +316,12 @@ class DeploymentTask:
             conflict = failure = ""
             try:
                 deployed = await helm_install.install_or_upgrade(
-                    self._shared.helm, member, chart, owner=self._owner, book=self._book(member, chart)
+                    self._shared.helm,
+                    member,
+                    chart,
+                    owner=self._owner,
+                    book=self._book(member, chart),
+                    registry=self._shared.registry,
                 )
                 taken_from |= {deployed.taken_from} - {""}
             except helm_install.HelmConflictError as error:

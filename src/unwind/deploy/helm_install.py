@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from unwind.api.annotation_values import DeletePolicy
+from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, named_ref
 from unwind.api.names import HELM_KEEP, HELM_KEEP_ANNOTATION, OWNER_LABEL, Reason
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import gather_limited
+from unwind.deleters import builtin
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.helm import charts, release_secrets
 from unwind.helm.program import HelmError
@@ -32,16 +35,19 @@ from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.members import contents
 from unwind.protection.deleter import labelled, protected_object
 from unwind.removal import foreign_content
+from unwind.removal.takeovers import taken_over_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from unwind.deleters.registry import DeleterRegistry
     from unwind.deploy.owner_marks import DeploymentOwner
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm
     from unwind.kube.client import Object
     from unwind.members.member import Member
 
+_TO_KEEP = f"to keep it, annotate it with {HELM_KEEP_ANNOTATION}={HELM_KEEP}"
 HOOK = " hook"
 """The suffix of `source` in a hook's entry."""
 _AT_ONCE = 8
@@ -141,17 +147,19 @@ def release_entry_key(ref: ObjectRef) -> str:
 
 
 async def install_or_upgrade(
-    helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book
+    helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book, registry: DeleterRegistry
 ) -> Deployed:
     """Install or upgrade the release, and return when Helm has ended and all objects are in the inventory.
 
     A release of a profile with a higher tier is taken over: first the entries of that profile are copied, then the
     owner label of the release is changed.
 
+    `registry`: knows the kinds with external resources, which Helm would delete without these.
+
     It can be called again at any time, for example after a crash. Raises HelmConflictError if a foreign object is in
     the way, and HelmError with Helm's message.
     """
-    return await _Deployment(helm, member, chart, owner, book).run()
+    return await _Deployment(helm, member, chart, owner, book).run(registry)
 
 
 async def preview(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Preview:
@@ -172,7 +180,7 @@ class _Deployment:
         self._rival: Account | None = None
         """The former owner, if the release is taken over."""
 
-    async def run(self) -> Deployed:
+    async def run(self, registry: DeleterRegistry) -> Deployed:
         try:
             revisions = await self._claimed()
         except ReleaseTakenError as error:
@@ -202,7 +210,7 @@ class _Deployment:
                 conflicts,
                 remedy="delete these objects, or rename them in the values of the chart",
             )
-        await self._check_dropped(dropped, found)
+        await self._check_dropped(dropped, found, registry)
         if going := _terminating(wanted, found):
             raise TransientError(
                 f"cannot deploy {self._release} yet: {going} is being deleted", remedy="will retry when it is gone"
@@ -387,9 +395,12 @@ class _Deployment:
                 conflicts.append(str(obj.ref))
         return sorted(set(conflicts))
 
-    async def _check_dropped(self, dropped: Sequence[ReleaseObject], found: Mapping[str, Object]) -> None:
-        """Raise if Helm would delete an object that is no longer in the chart although it is protected, or a Namespace
-        or CRD with content. Helm itself deletes these with everything in them."""
+    async def _check_dropped(
+        self, dropped: Sequence[ReleaseObject], found: Mapping[str, Object], registry: DeleterRegistry
+    ) -> None:
+        """Raise if Helm would delete an object that is no longer in the chart, and the chain of deleters would not
+        simply delete it: another profile has taken it over, its policy keeps it, it has an external resource, it is
+        protected, or it is a Namespace or CRD with content."""
         client = self._member.client
         going = {obj.key: found[obj.key] for obj in dropped if obj.key in found and not _kept_alive(found[obj.key])}
         refs = {there["metadata"]["uid"]: obj.ref for obj in dropped if (there := going.get(obj.key))}
@@ -398,6 +409,7 @@ class _Deployment:
                 continue
             ref = msgspec.structs.replace(obj.ref, uid=there["metadata"]["uid"])
             what = f"cannot upgrade {self._release}: {ref} is no longer in the chart and would be deleted"
+            await self._check_keepers(obj, there, what, registry)
             if labelled(there["metadata"].get("labels")) and (
                 held := await protected_object(client, obj.resource, ref, cluster=self._member.ref)
             ):
@@ -410,8 +422,36 @@ class _Deployment:
                     raise PermanentError(
                         f"{what} with {contents.first_names(held_there)}",
                         reason=Reason.FOREIGN_CONTENT,
-                        remedy=f"to keep it, annotate it with {HELM_KEEP_ANNOTATION}={HELM_KEEP}; will retry",
+                        remedy=f"{_TO_KEEP}; will retry",
                     )
+
+    async def _check_keepers(self, obj: ReleaseObject, there: Object, what: str, registry: DeleterRegistry) -> None:
+        """Raise if the owner label, the policy or the kind of an object does not allow that Helm deletes it."""
+        labels, annotations = there["metadata"].get("labels") or {}, builtin.annotated(there)
+        if by := taken_over_by(labels, annotations, {self._owner.uid, *self._owner.former}):
+            raise PermanentError(
+                f"{what}, but it was taken over by {by}", reason=Reason.NOT_OURS, remedy=f"{_TO_KEEP}; will retry"
+            )
+        around = await self._member.resolver.namespace(obj.namespace) if obj.namespace else None
+        ruling = builtin.effective_policy(annotations, namespace=builtin.annotated(around) if around else None)
+        if isinstance(ruling.policy, Unknown):
+            raise PermanentError(
+                f"{what}, but its delete policy {ruling.policy}",
+                reason=Reason.UNKNOWN_VALUE,
+                remedy=f"correct {ruling.by}; will retry",
+            )
+        if ruling.policy is not DeletePolicy.MANAGE:
+            raise PermanentError(
+                f"{what}, but its policy is {ruling.policy}",
+                reason=Reason.KEPT_BY_POLICY,
+                remedy=f"{_TO_KEEP}; to have it deleted, remove {ruling.by}; will retry",
+            )
+        if external := await registry.external(obj.resource):
+            raise PermanentError(
+                f"{what} before {external.name} deletes its external resource",
+                reason=Reason.EXTERNAL_RESOURCE,
+                remedy=f"{_TO_KEEP}; to have it deleted, delete it with `unwind delete`; will retry",
+            )
 
     # Inventory
 

@@ -24,6 +24,7 @@ from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.chain_attempt import Waiting
+from unwind.deleters.registry import DeleterRegistry
 from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, install_or_upgrade, preview
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.deploy.owner_marks import DeploymentOwner
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
 
     from tests.plane.support.helm_users import HelmUser
+    from unwind.deleters.registration import External
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -190,8 +192,12 @@ class Step:
         built = {key: None if one is None else msgspec.to_builtins(one) for key, one in changes.items()}
         await self._inventories.write(chunk, built)
 
-    async def deploy(self, chart: Chart) -> Deployed:
-        return await install_or_upgrade(self.helm, self.member, chart, owner=self._deployer, book=self)
+    async def deploy(self, chart: Chart, *, external: External | None = None) -> Deployed:
+        """`external`: an external end that is registered."""
+        registry = DeleterRegistry([*BUILTIN, *([external] if external else [])])
+        return await install_or_upgrade(
+            self.helm, self.member, chart, owner=self._deployer, book=self, registry=registry
+        )
 
     async def preview(self, chart: Chart) -> Preview:
         return await preview(self.helm, self.member, chart, owner=self._deployer, book=self)
