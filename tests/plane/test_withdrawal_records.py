@@ -34,10 +34,14 @@ from unwind.cli.status import status
 from unwind.cli.why import why
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
+from unwind.helm.program import Helm
 from unwind.kube.object_watch import until, until_absent
+from unwind.local import build, tools
+from unwind.testing.charts import pack, unpack_chart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
@@ -265,6 +269,37 @@ async def test_a_blocked_prune_of_a_profile_is_recorded_until_it_has_ended(scene
         await scene.unblock("held")
         record = await record_of(scene.client, name, ended, "ended")
         assert (record.phase, record.status.removed) == (Phase.COMPLETE, "2/2")
+        await scene.until_provisioned("web")
+    assert set(await scene.on_member()) == {"kept"}
+    assert await scene.inventories(uid), "the prune has no inventory of its own"
+
+
+async def test_a_blocked_prune_of_a_chart_is_recorded_until_it_has_ended(scene: ProfileScene, tmp_path: Path) -> None:
+    template = {"templates/settings.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held}\n"}
+    directory = unpack_chart(pack("settings", template), tmp_path)
+    helm = Helm((await build.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    chart = {"repositoryURL": directory.as_uri(), "releaseName": "app", "releaseNamespace": scene.namespace}
+    await scene.register()
+    await scene.source("s", config_map(scene.namespace, "kept"))
+    await scene.profile("web", "s", helmCharts=[chart])
+    async with profiles.running(scene.client, scene.namespace, helm=helm):
+        await scene.until_provisioned("web")
+        await scene.until_on_member("held")
+    await scene.block("held")
+    uid = (await scene.summary("web")).metadata.uid
+    async with profiles.running(scene.client, scene.namespace, clock=SYSTEM, helm=helm):
+        await scene.edit_profile("web", {"helmCharts": []})
+
+        async def chart_is_gone() -> bool:
+            return not (await scene.summary("web")).spec.cluster_profile_spec.helm_charts
+
+        await eventually(chart_is_gone, "the summary without the chart")
+        name = f"{uid}-{(await scene.summary('web')).metadata.generation}"
+        record = await record_of(scene.client, name, blocked_by("held"), "blocked")
+        assert (record.spec.cause, record.spec.target.uid, record.phase) == (Cause.PRUNED, uid, Phase.HELD)
+        await scene.unblock("held")
+        record = await record_of(scene.client, name, ended, "ended")
+        assert (record.phase, record.status.left) == (Phase.COMPLETE, 0)
         await scene.until_provisioned("web")
     assert set(await scene.on_member()) == {"kept"}
     assert await scene.inventories(uid), "the prune has no inventory of its own"
