@@ -69,17 +69,36 @@ def test_every_citation_names_a_section() -> None:
 
 
 def test_the_page_names_functions_of_the_path_of_deletion_that_exist() -> None:
-    known: set[str] = set()
+    known, _ = functions_and_members()
+    named = set(re.findall(r"(\w+\.\w+)\(\)", PATH))
+    assert "KubernetesEnd.delete" in named
+    assert named - known == set()
+
+
+def test_the_page_names_members_of_our_classes_that_exist() -> None:
+    """Names such as `Class.method`, anywhere in the page; a class that we do not have is of another system."""
+    functions, members = functions_and_members()
+    classes = {name.partition(".")[0] for name in members}
+    named = {name for name in re.findall(r"`([A-Z]\w*\.\w+)(?:\(\))?`", PAGE) if name.partition(".")[0] in classes}
+    assert "ClusterMoves.was_moved" in named
+    assert named - functions - members == set()
+
+
+def functions_and_members() -> tuple[set[str], set[str]]:
+    """The functions and methods in our code (`module.function`, `Class.method`), and the fields of its classes."""
+    functions: set[str] = set()
+    members: set[str] = set()
     for path in (HOME / "src").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 methods = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
-                known.update(f"{node.name}.{method.name}" for method in methods)
+                functions.update(f"{node.name}.{method.name}" for method in methods)
+                fields: list[ast.expr] = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+                fields += [target for item in node.body if isinstance(item, ast.Assign) for target in item.targets]
+                members.update(f"{node.name}.{field.id}" for field in fields if isinstance(field, ast.Name))
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                known.add(f"{path.stem}.{node.name}")
-    named = set(re.findall(r"(\w+\.\w+)\(\)", PATH))
-    assert "KubernetesEnd.delete" in named
-    assert named - known == set()
+                functions.add(f"{path.stem}.{node.name}")
+    return functions, members | {name for name in functions if name[0].isupper()}
 
 
 def test_every_file_in_the_table_of_behaviours_exists_and_every_package_is_in_it() -> None:
