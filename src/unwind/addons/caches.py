@@ -130,6 +130,11 @@ class AddonCaches(ClusterCaches):
         target = target or self.target(cluster_summaries.cluster_of(summary))
         return cluster_summaries.unbacked(summary, self.profile_of_summary(summary), target)
 
+    def not_understood(self, summary: ClusterSummary) -> list[str]:
+        """Why it is not known whether the profile of a summary selects its cluster; empty if it is known."""
+        target = self.target(cluster_summaries.cluster_of(summary))
+        return cluster_summaries.not_understood(summary, self.profile_of_summary(summary), target)
+
     async def read_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary on this cluster, by fresh reads."""
         key = cluster_summaries.profile_of(summary)

@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries, matching, validation
 from unwind.addons.caches import SeenProfile
-from unwind.addons.matching import ProfileKey
+from unwind.addons.matching import ProfileKey, Selection
 from unwind.addons.upgrade_rules import AddOn
 from unwind.api import names
 from unwind.api.sveltos import ClusterSummary, SyncMode
@@ -103,12 +103,17 @@ def matching_profiles(
     cluster = cluster_key(target)
     found: list[ProfileState] = []
     for key, profile in profiles:
-        if profile.metadata.terminating or not matching.matches(key, profile.spec, target):
+        selected = matching.selection(key, profile.spec, target, profile.unread)
+        if profile.metadata.terminating or selected is Selection.NO:
             continue
         taken = named(cluster_summaries.name_of(key, target))
         own = taken and cluster_summaries.profile_of(taken) == key and cluster_summaries.cluster_of(taken) == cluster
         summary = taken if taken and own and _is_of(taken, target) and not taken.metadata.terminating else None
         refused = _refused(key, profile, profiles)
+        if selected is Selection.UNKNOWN:
+            if summary is None:
+                continue  # it has nothing on the cluster, and gets nothing
+            refused = "; ".join(matching.not_understood(key, profile.spec, profile.unread))
         if taken and not own:
             refused = (
                 f"the name of its ClusterSummary is in use by {cluster_summaries.profile_of(taken)}; rename one of"

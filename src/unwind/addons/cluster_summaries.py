@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from unwind.addons import matching
-from unwind.addons.matching import ProfileKey
+from unwind.addons.matching import ProfileKey, Selection
 from unwind.api import names
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, find, manifest
 from unwind.api.names import ConditionType, Finalizer, Reason
@@ -110,13 +110,18 @@ def kept_in_step(profile: ProfileKey, spec: ProfileSpec, summary: ClusterSummary
     wanted = at_home(profile, spec)
     if spec.sync_mode == SyncMode.ONE_TIME and provisioned(summary):
         return msgspec.structs.replace(
-            summary.spec.cluster_profile_spec,
-            sync_mode=spec.sync_mode,
-            depends_on=spec.depends_on,
-            stop_matching_behavior=spec.stop_matching_behavior,
-            cluster_deletion_behavior=spec.cluster_deletion_behavior,
+            settings_in_step(spec, summary), sync_mode=spec.sync_mode, depends_on=spec.depends_on
         )
     return wanted
+
+
+def settings_in_step(spec: ProfileSpec, summary: ClusterSummary) -> ProfileSpec:
+    """The spec of the summary with what the profile says about removal."""
+    return msgspec.structs.replace(
+        summary.spec.cluster_profile_spec,
+        stop_matching_behavior=spec.stop_matching_behavior,
+        cluster_deletion_behavior=spec.cluster_deletion_behavior,
+    )
 
 
 def cluster_of(summary: ClusterSummary) -> ClusterKey:
@@ -259,7 +264,8 @@ def same_cluster(summary: ClusterSummary, target: AddonTarget | None) -> AddonTa
 
 
 def unbacked(summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget | None) -> str:
-    """Why no profile backs a summary; empty if one does.
+    """Why no profile backs a summary; empty if one does. While it is not known whether the profile selects the cluster,
+    it does: the summary holds its cluster.
 
     `profile`: the profile that the summary's ownerReference names. `target`: the cluster that its spec names.
     """
@@ -274,9 +280,19 @@ def unbacked(summary: ClusterSummary, profile: SeenProfile | None, target: Addon
         return f"{key} does not own the ClusterSummary: it was created again, with another uid"
     if target is None:
         return f"{cluster} does not exist"
-    if not matching.matches(key, profile.spec, target):
+    if matching.selection(key, profile.spec, target, profile.unread) is Selection.NO:
         return f"{key} does not select {cluster}"
     return ""
+
+
+def not_understood(summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget | None) -> list[str]:
+    """Why it is not known whether the profile of a summary selects its cluster; empty if it is known."""
+    key = profile_of(summary)
+    if key is None or profile is None or target is None:
+        return []
+    if matching.selection(key, profile.spec, target, profile.unread) is not Selection.UNKNOWN:
+        return []
+    return matching.not_understood(key, profile.spec, profile.unread)
 
 
 def in_step(summary: ClusterSummary, key: ProfileKey, profile: SeenProfile) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from unwind.api import capi, sveltos
 from unwind.api.names import SVELTOS_PAUSED_ANNOTATION
-from unwind.api.sveltos import ClusterType
+from unwind.api.sveltos import ClusterType, ProfileSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from unwind.api.meta import LabelSelector, ObjectMeta, Reference
-    from unwind.api.sveltos import ProfileSpec
     from unwind.members.targets import AddonTarget
 
 
@@ -37,10 +38,21 @@ class Verdict(Enum):
     LEFT = "left"
     """It is terminating. It gets nothing new, and its Teardown handles the add-ons."""
     UNWANTED = "unwanted"
+    UNKNOWN = "unknown"
+    """Whether it selects the cluster is not known: nothing new is deployed, and nothing is removed."""
 
 
-def match(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Verdict:
-    """How a profile relates to a cluster; None is a cluster that does not exist.
+class Selection(Enum):
+    """Whether a profile selects a cluster."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """What is understood of the profile does not select the cluster, and the rest of it is not understood."""
+
+
+def match(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None, unread: Collection[str]) -> Verdict:
+    """How a profile relates to a cluster; None is a cluster that does not exist. `unread`: as for `selection`.
 
     A paused cluster is not handled here: its summaries are updated but not acted on, as in Sveltos.
     """
@@ -49,9 +61,10 @@ def match(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Ver
     if target.terminating:
         # Deleting a SveltosCluster only ends its management: there is no Teardown.
         return Verdict.LEFT if target.type is ClusterType.CAPI else Verdict.UNWANTED
-    if not matches(key, spec, target):
-        return Verdict.UNWANTED
-    return Verdict.WANTED if target.ready else Verdict.LATER
+    selected = selection(key, spec, target, unread)
+    if selected is Selection.YES:
+        return Verdict.WANTED if target.ready else Verdict.LATER
+    return Verdict.UNWANTED if selected is Selection.NO else Verdict.UNKNOWN
 
 
 def is_paused(metadata: ObjectMeta) -> bool:
@@ -59,36 +72,56 @@ def is_paused(metadata: ObjectMeta) -> bool:
     return SVELTOS_PAUSED_ANNOTATION in metadata.annotations
 
 
-def matches(key: ProfileKey, spec: ProfileSpec, target: AddonTarget) -> bool:
-    """Whether a profile selects a cluster, by labels or by name."""
+def selection(key: ProfileKey, spec: ProfileSpec, target: AddonTarget, unread: Collection[str]) -> Selection:
+    """Whether a profile selects a cluster, by labels or by name. `unread`: the paths of its unknown fields.
+
+    A typo is not a "no": the add-ons of every cluster would be removed (docs/architecture.md, Unknown values hold).
+    """
     if key.namespace and target.ref.namespace != key.namespace:
-        return False  # a Profile matches clusters of its own namespace only
-    return selects(spec.cluster_selector, target.labels) or any(
+        return Selection.NO  # a Profile matches clusters of its own namespace only
+    if selects(spec.cluster_selector, target.labels) or any(
         refers_to(reference, target, home=key.namespace) for reference in spec.cluster_refs
-    )
+    ):
+        return Selection.YES
+    return Selection.UNKNOWN if not_understood(key, spec, unread) else Selection.NO
+
+
+def not_understood(key: ProfileKey, spec: ProfileSpec, unread: Collection[str]) -> list[str]:
+    """What is not understood of the clusters that a profile selects, for people; empty if all is."""
+    told = [*misread(spec.cluster_selector), *misnamed(key, spec)]
+    if spec.set_refs:
+        told.append("setRefs is not supported (valid: clusterSelector, clusterRefs)")
+    return [*told, *_unread(unread)]
+
+
+_SELECTING = {"clusterSelector": "matchLabels, matchExpressions", "clusterRefs": "apiVersion, kind, namespace, name"}
+"""The fields that select clusters, and the fields that they have."""
+_KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(ProfileSpec))
+
+
+def _unread(unread: Collection[str]) -> Iterator[str]:
+    """The unknown fields that may select clusters. One beside the known fields may be a misspelt clusterSelector."""
+    for path in sorted(unread):
+        field = path.partition(".")[0].partition("[")[0]
+        if field in _SELECTING:
+            # Fields of a requirement are known by the reference of Kubernetes.
+            valid = "key, operator, values" if "matchExpressions" in path else _SELECTING[field]
+            yield f"{path} is not known (valid: {valid})"
+        elif field not in _KNOWN:
+            yield f"{path} is not known, and may be about clusters (valid: clusterSelector, clusterRefs)"
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether labels satisfy a selector. An empty or invalid selector selects nothing."""
+    """Whether labels satisfy a selector. An empty one selects nothing. An invalid one is not known to select anything:
+    `selection` tells it apart."""
     if selector.empty or misread(selector):
         return False
     return selector.satisfied_by(labels)
 
 
 def misread(selector: LabelSelector) -> list[str]:
-    """The errors of a selector, for people. An invalid selector selects nothing."""
-    told: list[str] = []
-    for requirement in selector.match_expressions:
-        operator, values = requirement.operator, requirement.values
-        if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            told.append(
-                f"clusterSelector: unknown operator {operator!r} for key {requirement.key} (valid: In, NotIn, Exists,"
-                " DoesNotExist)"
-            )
-        elif bool(values) != (operator in ("In", "NotIn")):
-            fault = "takes no values; remove them" if values else "needs values; add some"
-            told.append(f"clusterSelector: operator {operator} for key {requirement.key} {fault}")
-    return told
+    """The errors of a selector, for people."""
+    return [f"clusterSelector: {fault}" for item in selector.match_expressions if (fault := item.fault)]
 
 
 _KINDS = {
@@ -112,7 +145,7 @@ def refers_to(reference: Reference, target: AddonTarget, *, home: str = "") -> b
 
 
 def misnamed(key: ProfileKey, spec: ProfileSpec) -> list[str]:
-    """The invalid entries of clusterRefs, for people: they match nothing."""
+    """The invalid entries of clusterRefs, for people."""
     told: list[str] = []
     for reference in spec.cluster_refs:
         named = f"{reference.kind} {reference.name}"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.api.meta import Condition
-    from unwind.api.sveltos import ClusterSummaryStatus
+    from unwind.api.sveltos import ClusterSummaryStatus, ProfileSpec
     from unwind.kube.cache import Change
     from unwind.kube.client import Object
     from unwind.kube.controller import ControllerDeps
@@ -127,7 +127,7 @@ class ProfileController(Controller[ProfileKey]):
         if old and new and _matters(old) == _matters(new):
             return
         for key, profile in self._caches.all_profiles():
-            before, after = (match(key, profile.spec, item) for item in (old, new))
+            before, after = (match(key, profile.spec, item, profile.unread) for item in (old, new))
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
                 self._pairs.add(ProfileMatch(key, cluster))
                 self._queue.add(key)
@@ -175,7 +175,8 @@ class ProfileController(Controller[ProfileKey]):
         return found | {cluster_key(item) for item in self._matching(key, profile)} if profile else found
 
     def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[AddonTarget]:
-        """The clusters that the profile matches, without terminating ones."""
+        """The clusters that the profile matches, without terminating ones. While it is not known which ones it
+        selects, those that have its add-ons are among them."""
         spec = profile.spec
         by_name = [ref for ref in spec.cluster_refs if matching.type_of(ref)]
         named = [
@@ -184,13 +185,15 @@ class ProfileController(Controller[ProfileKey]):
             if (kind := matching.type_of(item))
         ]
         labelled = () if spec.cluster_selector.empty else self._caches.targets(spec.cluster_selector.match_labels)
+        kept = [
+            (self._caches.target_of_summary(summary), (Verdict.UNKNOWN,))
+            for summary in self._caches.summaries.cache.by("profile", key)
+            if not summary.metadata.terminating
+        ]
+        found = [(target, (Verdict.WANTED, Verdict.LATER)) for target in (*named, *labelled)]
         seen: set[ClusterKey] = set()
-        for target in (*named, *labelled):
-            if (
-                target
-                and cluster_key(target) not in seen
-                and match(key, spec, target) in (Verdict.WANTED, Verdict.LATER)
-            ):
+        for target, verdicts in (*found, *kept):
+            if target and cluster_key(target) not in seen and match(key, spec, target, profile.unread) in verdicts:
                 seen.add(cluster_key(target))
                 yield target
 
@@ -206,7 +209,7 @@ class ProfileController(Controller[ProfileKey]):
         if profile and is_paused(profile.metadata) and target and not target.terminating:
             return None  # nothing of it changes on a cluster that stays
         wanted = profile is not None and not profile.metadata.terminating
-        said = match(pair.profile, profile.spec, target) if profile and wanted else Verdict.UNWANTED
+        said = match(pair.profile, profile.spec, target, profile.unread) if profile and wanted else Verdict.UNWANTED
         if said is Verdict.UNWANTED:
             self._taken.pop(pair, None)
             if summary and not summary.metadata.terminating:
@@ -216,7 +219,10 @@ class ProfileController(Controller[ProfileKey]):
                 finally:
                     del self._withdrawing[summary.metadata.uid]
                     over.set()
-        elif profile and target and said is not Verdict.LEFT:
+        elif profile and summary and said is Verdict.UNKNOWN:
+            # Nothing is deployed and nothing is withdrawn; the conditions of both report it.
+            await self._keep_settings(pair, profile, summary)
+        elif profile and target and said in (Verdict.WANTED, Verdict.LATER):
             if summary is not None:
                 await self._keep(pair, profile, target, summary)
             elif said is Verdict.WANTED and self.held(pair.profile, profile) is None and _claimed(profile):
@@ -250,7 +256,10 @@ class ProfileController(Controller[ProfileKey]):
         self, pair: ProfileMatch, profile: SeenProfile, target: AddonTarget, summary: ClusterSummary
     ) -> None:
         """Update the summary to the profile's spec."""
-        if summary.metadata.terminating or self.held(pair.profile, profile):
+        if summary.metadata.terminating:
+            return
+        if self.held(pair.profile, profile):
+            await self._keep_settings(pair, profile, summary)
             return
         made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
         # A summary without the annotation was created by Sveltos before Unwind took over.
@@ -260,18 +269,28 @@ class ProfileController(Controller[ProfileKey]):
             await self._withdraw(pair, summary)
             return
         meta = summary.metadata
-        spec = cluster_summaries.kept_in_step(pair.profile, profile.spec, summary)
-        if spec != summary.spec.cluster_profile_spec:
-            # Replaced, not merged: fields that the profile no longer sets must go.
-            replaced: list[Object] = [
-                {"op": "test", "path": "/metadata/uid", "value": meta.uid},
-                {"op": "replace", "path": "/spec/clusterProfileSpec", "value": msgspec.to_builtins(spec)},
-            ]
-            await self._patch(summary, replaced)
+        await self._copy(summary, cluster_summaries.kept_in_step(pair.profile, profile.spec, summary))
         remembered = cluster_summaries.remembered_annotations(profile.spec, target)
         if any(meta.annotations.get(annotation) != value for annotation, value in remembered.items()):
             await self._patch(summary, {"metadata": {"uid": meta.uid, "annotations": remembered}})
         await self._warn(pair, profile, target)
+
+    async def _keep_settings(self, pair: ProfileMatch, profile: SeenProfile, summary: ClusterSummary) -> None:
+        """Update what the profile says about removal in the summary of a profile that deploys nothing new: it counts if
+        the cluster is deleted, also if its value is unknown."""
+        made_for = cluster_summaries.same_cluster(summary, self._caches.target(pair.cluster))
+        owned = cluster_summaries.owner_uid(summary) == profile.metadata.uid
+        if made_for and owned and not summary.metadata.terminating:
+            await self._copy(summary, cluster_summaries.settings_in_step(profile.spec, summary))
+
+    async def _copy(self, summary: ClusterSummary, spec: ProfileSpec) -> None:
+        if spec != summary.spec.cluster_profile_spec:
+            # Replaced, not merged: fields that the profile no longer sets must go.
+            replaced: list[Object] = [
+                {"op": "test", "path": "/metadata/uid", "value": summary.metadata.uid},
+                {"op": "replace", "path": "/spec/clusterProfileSpec", "value": msgspec.to_builtins(spec)},
+            ]
+            await self._patch(summary, replaced)
 
     async def _warn(self, pair: ProfileMatch, profile: SeenProfile, target: AddonTarget) -> None:
         """Report on the summary whether the deletion of its cluster would not wait for the removal."""
@@ -302,10 +321,10 @@ class ProfileController(Controller[ProfileKey]):
             whereto = reading.create_task(self._caches.read_target(pair.cluster))
         profile, target = what.result(), whereto.result()
         if profile and not profile.metadata.terminating:
-            made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
-            same = target is not None and made_for == target.ref.uid
+            same = cluster_summaries.same_cluster(summary, target) is not None
             same = same and cluster_summaries.owner_uid(summary) == profile.metadata.uid
-            if same and match(pair.profile, profile.spec, target) is not Verdict.UNWANTED:
+            said = match(pair.profile, profile.spec, target, profile.unread)
+            if same and said is not Verdict.UNWANTED:
                 return
         if isinstance(withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown):
             return  # blocked; the profile's condition reports it
@@ -414,11 +433,12 @@ class ProfileController(Controller[ProfileKey]):
     def _conditions(self, key: ProfileKey, profile: SeenProfile) -> tuple[Condition, ...]:
         held = self.held(key, profile)
         taken = sorted(why for pair, why in self._taken.items() if pair.profile == key)
-        mistaken = list(validation.objections(key, profile.spec).mistaken)
+        objections = validation.objections(key, profile.spec, profile.unread)
         return validation.profile_conditions(
             profile.status.conditions,
             held,
-            [*taken, *mistaken],
+            [*taken, *objections.mistaken],
+            clusters=objections.clusters,
             unarmed=self._gated.why_not(profile, self._matching(key, profile)),
             unavailable=self._gated.unavailable(self._matching(key, profile)) if holds(profile) else None,
             served=profile.spec.cluster_deletion_behavior is not None,

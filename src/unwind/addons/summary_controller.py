@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unwind.addons import cluster_summaries, summary_status
+from unwind.addons import cluster_summaries, matching, summary_status, validation
 from unwind.addons.cluster_deletion_behavior import effort
 from unwind.addons.matching import ProfileKey, is_paused
 from unwind.addons.step_source import step_name
@@ -151,20 +151,21 @@ class SummaryController(Controller[Key]):
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         """Enqueue idle summaries that the profile may back now. The profile controller updates or deletes the
         others."""
-        before, after = (summary is not None and is_paused(summary.metadata) for summary in (change.old, change.new))
-        if before is not after:
-            for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
-                self._stop(key_of(summary), unless=not after)
+        key = ProfileKey(kind, *change.key)
+        before, after = (_stops_deployment(key, profile) for profile in (change.old, change.new))
+        if before != after:
+            for summary in self._caches.summaries.cache.by("profile", key):
+                self._stop(key_of(summary), unless=not any(after))
                 self._queue.add(key_of(summary))
         if self._idle:
-            for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
+            for summary in self._caches.summaries.cache.by("profile", key):
                 if key_of(summary) in self._idle:
                     self._queue.add(key_of(summary))
 
     def _target_changed(self, cluster: ClusterKey, old: AddonTarget | None, new: AddonTarget | None) -> None:
-        if self._idle and old and new and old.labels != new.labels:
+        if old and new and old.labels != new.labels:
             for summary in self._caches.summaries.cache.by("cluster", cluster):
-                if key_of(summary) in self._idle:
+                if key_of(summary) in self._idle or self._caches.not_understood(summary):
                     self._queue.add(key_of(summary))
         if old and new and _reached_by(old) == _reached_by(new):
             return
@@ -257,7 +258,8 @@ class SummaryController(Controller[Key]):
         key, profile = cluster_summaries.profile_of(summary), self._caches.profile_of_summary(summary)
         paused = profile is not None and is_paused(profile.metadata)
         differs = key is not None and profile is not None and not cluster_summaries.in_step(summary, key, profile)
-        if not paused and not differs:
+        said = summary.spec.cluster_profile_spec.cluster_deletion_behavior
+        if not paused and profile and said in (None, profile.spec.cluster_deletion_behavior):
             await self._record_effort(summary)
         if target.paused:
             # Before anything else: the status must tell it if the cluster is moved while no manager runs.
@@ -267,6 +269,10 @@ class SummaryController(Controller[Key]):
             return
         if paused:
             self._writer.wait(summary, Reason.PAUSED, f"{key} is paused: nothing is deployed until it is unpaused")
+            return
+        if unknown := self._caches.not_understood(summary):
+            self._idle.add(key_of(summary))
+            self._writer.wait(summary, Reason.UNKNOWN_VALUE, f"{key}: {validation.unknown_clusters(unknown)}")
             return
         if differs:
             # The profile controller corrects it, and that event queues it again.
@@ -395,6 +401,13 @@ def _pruned(summary: ClusterSummary, target: AddonTarget, prunes: Prunes) -> Rec
         step=step_name(summary),
         release=prunes.release,
     )
+
+
+def _stops_deployment(key: ProfileKey, profile: SeenProfile | None) -> tuple[bool, bool]:
+    """Whether a profile is paused, and whether it is not known which clusters it selects."""
+    if profile is None:
+        return False, False
+    return is_paused(profile.metadata), bool(matching.not_understood(key, profile.spec, profile.unread))
 
 
 def _shared_state(summary: ClusterSummary) -> object:

@@ -149,6 +149,8 @@ class Objections(msgspec.Struct, frozen=True, kw_only=True):
     """Unsupported fields."""
     mistaken: tuple[str, ...] = ()
     """Invalid references and selectors."""
+    clusters: tuple[str, ...] = ()
+    """What is not understood of the clusters that it selects, as whole sentences."""
 
     @property
     def any(self) -> bool:
@@ -157,11 +159,12 @@ class Objections(msgspec.Struct, frozen=True, kw_only=True):
 
 def objections(key: ProfileKey, spec: ProfileSpec, unread: Iterable[str] = ()) -> Objections:
     """The objections against a profile. `unread`: the paths of its unknown fields."""
-    unknown = tuple(_unknown(spec))
+    unknown, unread = tuple(_unknown(spec)), tuple(unread)
     return Objections(
         unknown=unknown,
         unsupported=(*sorted(unread), *_unsupported(key, spec, unknown)),
         mistaken=(*matching.misread(spec.cluster_selector), *matching.misnamed(key, spec)),
+        clusters=tuple(matching.not_understood(key, spec, unread)),
     )
 
 
@@ -183,6 +186,7 @@ def _unknown(spec: ProfileSpec) -> Iterator[str]:
 def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> Iterator[str]:
     said = {item.partition(":")[0] for item in unknown}
     found = in_spec(spec)
+    found += [f"dependsOn[{place}] (template)" for place, name in enumerate(spec.depends_on) if is_template(name)]
     for place, chart in enumerate(spec.helm_charts):
         found += charts.unsupported(chart, name=f"helmCharts[{place}]")
     for item in found:
@@ -221,11 +225,37 @@ class HeldProfile(msgspec.Struct, frozen=True, kw_only=True):
         return ". ".join(parts)
 
 
+def unknown_clusters(faults: Iterable[str]) -> str:
+    """What follows if it is not known which clusters a profile selects, for people."""
+    return (
+        f"{'; '.join(faults)}; nothing is removed from clusters that stay, and nothing is deployed to more clusters,"
+        " until it is corrected or the profile is deleted"
+    )
+
+
+# What waits for the correction of an unknown value. All other values only matter for the deployment.
+_HELD = {
+    "stopMatchingBehavior": "nothing is removed from clusters that stay until it is corrected",
+    "clusterDeletionBehavior": "nothing is removed from clusters that are deleted until it is corrected",
+}
+
+
+def unknown_value(unknown: Iterable[str], clusters: Iterable[str]) -> str:
+    """The message of the condition UnknownValue; empty if all values are known."""
+    effects: dict[str, list[str]] = {}
+    for item in unknown:
+        effect = _HELD.get(item.partition(":")[0], "nothing new is deployed until it is corrected")
+        effects.setdefault(effect, []).append(item)
+    told = [f"{'; '.join(items)}; {effect}" for effect, items in effects.items()]
+    return ". ".join([*told, *([unknown_clusters(faults)] if (faults := tuple(clusters)) else [])])
+
+
 def profile_conditions(
     before: tuple[Condition, ...],
     held: HeldProfile | None,
     mistaken: Iterable[str],
     *,
+    clusters: Iterable[str] = (),
     unarmed: GateFault | Unknown | None = None,
     unavailable: GateFault | None = None,
     served: bool,
@@ -236,7 +266,8 @@ def profile_conditions(
 ) -> tuple[Condition, ...]:
     """The conditions of a profile; the same tuple if nothing changes.
 
-    `mistaken`: errors that do not stop the deployment, with their `reason`. `served`: whether the API server serves
+    `mistaken`: errors that do not stop the deployment, with their `reason`. `clusters`: what is not understood of the
+    clusters that it selects. `served`: whether the API server serves
     clusterDeletionBehavior. `unarmed`: why its clusters are not blocked; while Unknown, that condition stays as it is.
     `unavailable`: why the deletion of some of its clusters can never be blocked.
     """
@@ -254,9 +285,7 @@ def profile_conditions(
         (
             ConditionType.UNKNOWN_VALUE,
             Reason.UNKNOWN_VALUE,
-            f"{'; '.join(held.objections.unknown)}; nothing is removed until it is corrected"
-            if held and held.objections.unknown
-            else "",
+            unknown_value(held.objections.unknown if held else (), clusters),
         ),
         (
             ConditionType.FIELD_NOT_SERVED,

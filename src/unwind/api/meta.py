@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
-from unwind.api.fields import ATOMIC, Model, doc
+from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -118,12 +118,32 @@ class SecretReference(Model, frozen=True, kw_only=True):
     name: Annotated[str, doc("Name of the Secret.")] = ""
 
 
+class Operator(Word):
+    """The operator of a requirement of a label selector."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
 class SelectorRequirement(Model, frozen=True, kw_only=True):
-    """One requirement of a label selector."""
+    """One requirement of a label selector. The API server refuses unknown operators."""
 
     key: Annotated[str, doc("Key of the label.", required=True)] = ""
-    operator: Annotated[str, doc("In, NotIn, Exists or DoesNotExist.", required=True)] = ""
+    operator: Annotated[str, doc("Operator of the requirement.", required=True, choice=Operator)] = ""
     values: Annotated[tuple[str, ...], doc("Values for In and NotIn.", **ATOMIC)] = ()
+
+    @property
+    def fault(self) -> str:
+        """Why the requirement is invalid, for people; empty if it is valid."""
+        operator = Operator.read(self.operator)
+        if isinstance(operator, Unknown):
+            return f"unknown operator {operator.text!r} for key {self.key} (valid: {operator.valid})"
+        if bool(self.values) == (operator in (Operator.IN, Operator.NOT_IN)):
+            return ""
+        fault = "takes no values; remove them" if self.values else "needs values; add some"
+        return f"operator {operator} for key {self.key} {fault}"
 
     def satisfied_by(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels match. An unknown operator never matches."""
@@ -159,6 +179,15 @@ class LabelSelector(Model, frozen=True, kw_only=True):
         """Whether the labels match. An empty selector matches everything; an unknown operator matches nothing."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             expression.satisfied_by(labels) for expression in self.match_expressions
+        )
+
+    def may_select(self, labels: Mapping[str, str]) -> bool:
+        """Whether a selector that holds or excludes counts for these labels: one of its requirements that is invalid
+        counts as met, so that nothing is deleted because of a typo. An empty selector selects nothing."""
+        return (
+            not self.empty
+            and all(labels.get(key) == value for key, value in self.match_labels.items())
+            and all(bool(expression.fault) or expression.satisfied_by(labels) for expression in self.match_expressions)
         )
 
 

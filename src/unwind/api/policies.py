@@ -46,21 +46,6 @@ class Suspended(Word):
     """Unwind deletes the handle, which its deployer then leaves, and removes the objects itself."""
 
 
-class Operator(Word):
-    """The operator of a requirement of a label selector."""
-
-    IN = "In"
-    NOT_IN = "NotIn"
-    EXISTS = "Exists"
-    DOES_NOT_EXIST = "DoesNotExist"
-
-
-class PolicyRequirement(SelectorRequirement, frozen=True, kw_only=True):
-    """One requirement of a label selector. The API server refuses unknown operators."""
-
-    operator: Annotated[str, doc("Operator of the requirement.", required=True, choice=Operator)] = ""
-
-
 _VALUES = rule(
     "self.all(one, (one.operator in ['In', 'NotIn']) == (has(one.values) && size(one.values) > 0))",
     "In and NotIn need values; Exists and DoesNotExist have none",
@@ -71,7 +56,7 @@ class PolicySelector(LabelSelector, frozen=True, kw_only=True):
     """Selects objects by their labels. An empty selector selects nothing."""
 
     match_expressions: Annotated[
-        tuple[PolicyRequirement, ...],
+        tuple[SelectorRequirement, ...],
         doc(
             "Further requirements on the labels.",
             maxItems=_REQUIREMENTS,

@@ -15,14 +15,14 @@ import msgspec
 from unwind.api.annotation_values import OnDeadline, parse_duration
 from unwind.api.fields import Unknown
 from unwind.api.names import RESELECT_ANNOTATION
-from unwind.api.policies import DrainPhase, OnDelete, Operator, SourceKind, Suspended, TeardownPolicy
+from unwind.api.policies import DrainPhase, OnDelete, SourceKind, Suspended, TeardownPolicy
 from unwind.api.resources import BUILT_IN_GROUPS
 from unwind.api.unwind import Effort, Gate, PolicyRef
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from unwind.api.meta import LabelSelector, ObjectRef
+    from unwind.api.meta import ObjectRef
     from unwind.api.policies import PolicyDrain, PolicySource
 
 
@@ -42,20 +42,9 @@ class Selection(Enum):
 def matches(policy: TeardownPolicy, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
     """Whether the selectors of a policy match a cluster. An empty selector matches nothing."""
     spec = policy.spec
-    return _matches(spec.cluster_selector, labels) and (
-        spec.namespace_selector is None or _matches(spec.namespace_selector, namespace_labels)
-    )
-
-
-def _matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    # A requirement with an unknown operator counts as met: the cluster is selected and held, never forgotten.
-    return (
-        not selector.empty
-        and all(
-            isinstance(Operator.read(requirement.operator), Unknown) or requirement.satisfied_by(labels)
-            for requirement in selector.match_expressions
-        )
-        and all(labels.get(key) == value for key, value in selector.match_labels.items())
+    # A cluster that may be selected is selected and held, never forgotten.
+    return spec.cluster_selector.may_select(labels) and (
+        spec.namespace_selector is None or spec.namespace_selector.may_select(namespace_labels)
     )
 
 
@@ -92,10 +81,10 @@ def unknown_words(policy: TeardownPolicy) -> list[str]:
         "drain.exclude": spec.drain.exclude if spec.drain else None,
     }
     found = [
-        f"operator of {name}: {word}"
+        f"{name}: {requirement.fault}"
         for name, selector in selectors.items()
         for requirement in (selector.match_expressions if selector else ())
-        if isinstance(word := Operator.read(requirement.operator), Unknown)
+        if requirement.fault
     ]
     for source in spec.sources:
         if isinstance(kind := SourceKind.read(source.kind), Unknown):

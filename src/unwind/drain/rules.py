@@ -19,7 +19,6 @@ from unwind.companions.policy_merge import StepDecision
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from unwind.api.meta import LabelSelector
     from unwind.api.policies import DrainedResource, PolicyDrain, TeardownPolicy
 
 KIND = "Drain"
@@ -197,16 +196,12 @@ def excluded(
     matching = {
         policy.metadata.name
         for policy in policies
-        if policy.spec.drain and policy.spec.drain.exclude and _selects(policy.spec.drain.exclude, labels)
+        if policy.spec.drain and policy.spec.drain.exclude and policy.spec.drain.exclude.may_select(labels)
     }
     by = tuple(sorted(matching.intersection((*said.enforced_by, *said.tried_by))))
     if not by:
         return None
     return Exclusion(by=by, enforced_by=tuple(name for name in said.enforced_by if name not in matching))
-
-
-def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    return not selector.empty and selector.satisfied_by(labels)
 
 
 # Kubernetes' own finalizers say nothing about what is outside the cluster.

@@ -98,6 +98,17 @@ def test_what_cannot_be_carried_out_is_refused_and_says_why() -> None:
     assert "setRefs" in found(profile(set_refs=("some",)))[0].refused
 
 
+def test_a_profile_that_may_select_the_cluster_counts_if_its_add_ons_are_there() -> None:
+    shop = profile()
+    key, there = shop
+    unclear = (key, msgspec.structs.replace(there, spec=ProfileSpec(), unread=("clusterSelector.matchLabel",)))
+    assert found(unclear) == []
+    [one] = found(unclear, summaries=(summary(shop),))
+    assert one.add_on.features
+    assert not one.carried_out
+    assert one.refused == "clusterSelector.matchLabel is not known (valid: matchLabels, matchExpressions)"
+
+
 def test_a_profile_in_a_circle_is_refused() -> None:
     other = ProfileKey("ClusterProfile", "", "base")
     seen = found(profile(depends_on=("base",)), profile(other, depends_on=("shop",)))

@@ -10,7 +10,7 @@ import pytest
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import SeenProfile
 from unwind.addons.matching import ProfileKey
-from unwind.api.meta import LabelSelector, ObjectMeta, ObjectRef, OwnerReference
+from unwind.api.meta import LabelSelector, ObjectMeta, ObjectRef, OwnerReference, SelectorRequirement
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import (
     CLUSTER_PROFILES,
@@ -92,6 +92,28 @@ def test_a_namespaced_profile_backs_nothing_of_another_namespace() -> None:
     elsewhere = msgspec.structs.replace(TARGET, ref=msgspec.structs.replace(TARGET.ref, namespace="other"))
     it = summary(owner(kind=PROFILES.kind))
     assert "does not select" in cluster_summaries.unbacked(it, profile(), elsewhere)
+
+
+def test_a_summary_whose_profile_may_select_its_cluster_holds_the_cluster_and_tells_what_is_not_understood() -> None:
+    typo = LabelSelector(match_expressions=(SelectorRequirement(key="env", operator="in", values=("prod",)),))
+    unclear = profile(cluster_selector=typo)
+    assert cluster_summaries.unbacked(summary(owner()), unclear, TARGET) == ""
+    told = "clusterSelector: unknown operator 'in' for key env (valid: In, NotIn, Exists, DoesNotExist)"
+    assert cluster_summaries.not_understood(summary(owner()), unclear, TARGET) == [told]
+    assert cluster_summaries.not_understood(summary(owner()), profile(), TARGET) == []
+    assert "does not select" in cluster_summaries.unbacked(
+        summary(owner()), profile(cluster_selector=LabelSelector()), TARGET
+    )
+
+
+def test_what_a_profile_says_about_removal_reaches_its_summaries_also_if_it_deploys_nothing_new() -> None:
+    held = profile(
+        policy_refs=(), cluster_deletion_behavior="EnforceRemovePolicies", stop_matching_behavior="LeavePolicies"
+    )
+    kept = cluster_summaries.settings_in_step(held.spec, summary(owner()))
+    assert kept == msgspec.structs.replace(
+        SPEC, cluster_deletion_behavior="EnforceRemovePolicies", stop_matching_behavior="LeavePolicies"
+    )
 
 
 def test_a_summary_is_in_step_while_it_says_what_its_profile_says() -> None:

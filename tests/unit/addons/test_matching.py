@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from unwind.addons import cluster_summaries, validation
-from unwind.addons.matching import ProfileKey, Verdict, match, matches, selects
+from unwind.addons.matching import ProfileKey, Selection, Verdict, match, selection, selects
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
 from unwind.members.targets import AddonTarget, cluster_key
@@ -30,6 +30,10 @@ def chosen(selector: LabelSelector) -> ProfileSpec:
 
 
 PROD = ProfileSpec(cluster_selector=LabelSelector(match_labels={"env": "prod"}))
+
+
+def matches(key: ProfileKey, spec: ProfileSpec, cluster: AddonTarget) -> bool:
+    return selection(key, spec, cluster, ()) is Selection.YES
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,58 @@ def test_a_profile_is_for_its_own_namespace_only() -> None:
 def test_a_cluster_that_is_deleted_gets_nothing_new_and_is_left_to_its_teardown(
     cluster: AddonTarget | None, said: Verdict
 ) -> None:
-    assert match(WIDE, PROD, cluster) is said
+    assert match(WIDE, PROD, cluster, ()) is said
+
+
+NAMED = Reference(api_version="cluster.x-k8s.io/v1beta2", kind="Cluster", namespace="team", name="prod-7")
+NOT_UNDERSTOOD = {
+    "an operator in lower case": (chosen(requires("env", "in", "prod")), ()),
+    "an operator without values": (chosen(requires("env", "In")), ()),
+    "a misspelt kind": (ProfileSpec(cluster_refs=(msgspec.structs.replace(NAMED, kind="Clusters"),)), ()),
+    "a misspelt group": (ProfileSpec(cluster_refs=(msgspec.structs.replace(NAMED, api_version="x-k8s.io/v1"),)), ()),
+    "a reference without a namespace": (ProfileSpec(cluster_refs=(msgspec.structs.replace(NAMED, namespace=""),)), ()),
+    "a ClusterSet": (ProfileSpec(set_refs=("prod",)), ()),
+    "an unknown field of the selector": (ProfileSpec(), ("clusterSelector.matchLabel",)),
+    "an unknown field of a requirement": (chosen(requires("a", "In", "b")), ("clusterSelector.matchExpressions[0].x",)),
+    "an unknown field of a reference": (ProfileSpec(), ("clusterRefs[0].labels",)),
+    "an unknown field beside the selector": (ProfileSpec(), ("clusterSelecter",)),
+}
+
+
+@pytest.mark.parametrize(("spec", "unread"), NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD)
+def test_a_profile_whose_clusters_are_not_understood_neither_wants_a_cluster_nor_gives_it_up(
+    spec: ProfileSpec, unread: tuple[str, ...]
+) -> None:
+    assert match(WIDE, spec, target(), unread) is Verdict.UNKNOWN
+    assert match(WIDE, spec, target(ready=False), unread) is Verdict.UNKNOWN
+    # What is known does not depend on it.
+    assert match(WIDE, spec, None, unread) is Verdict.UNWANTED
+    assert match(WIDE, spec, target(terminating=True), unread) is Verdict.LEFT
+    assert match(NARROW, spec, target(namespace="other"), unread) is Verdict.UNWANTED
+    # What is understood selects the cluster.
+    by_name = msgspec.structs.replace(spec, cluster_refs=(*spec.cluster_refs, NAMED))
+    assert match(WIDE, by_name, target(), unread) is Verdict.WANTED
+
+
+@pytest.mark.parametrize("unread", ["helmCharts[0].newThing", "policyRefs[2].tiers"])
+def test_an_unknown_field_of_what_is_deployed_does_not_make_the_clusters_unknown(unread: str) -> None:
+    assert match(WIDE, ProfileSpec(), target(), (unread,)) is Verdict.UNWANTED
+
+
+def test_an_empty_selector_is_known_to_select_nothing() -> None:
+    assert match(WIDE, ProfileSpec(), target(), ()) is Verdict.UNWANTED
+
+
+def test_what_is_not_understood_of_the_clusters_is_told_with_what_is_valid() -> None:
+    spec = ProfileSpec(set_refs=("prod",))
+    unread = ("clusterRefs[0].names", "clusterSelecter", "clusterSelector.matchExpressions[0].value")
+    assert validation.objections(WIDE, spec, (*unread, "clusterSelector.matchLabel", "helmCharts[0].x")).clusters == (
+        "setRefs is not supported (valid: clusterSelector, clusterRefs)",
+        "clusterRefs[0].names is not known (valid: apiVersion, kind, namespace, name)",
+        "clusterSelecter is not known, and may be about clusters (valid: clusterSelector, clusterRefs)",
+        "clusterSelector.matchExpressions[0].value is not known (valid: key, operator, values)",
+        "clusterSelector.matchLabel is not known (valid: matchLabels, matchExpressions)",
+    )
 
 
 def test_words_that_are_not_known_are_told_with_their_field() -> None:

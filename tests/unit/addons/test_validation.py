@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from unwind.addons import validation
+from unwind.addons.matching import ProfileKey
 from unwind.api.sveltos import HelmChart, KustomizationRef, PolicyRef, ProfileSpec, TemplateResourceRef
 
 
@@ -66,6 +67,46 @@ def test_a_field_that_nobody_here_has_heard_of_is_told() -> None:
     assert validation.in_spec(ProfileSpec(), raw={"tier": 1, "extraLabels": {}}) == ["extraLabels"]
     refs = [{"kind": "Secret"}, {"kind": "Secret", "skipNamespaceCreation": True}]
     assert validation.in_spec(ProfileSpec(), raw={"policyRefs": refs}) == ["policyRefs[1].skipNamespaceCreation"]
+
+
+def test_a_dependency_that_is_a_template_is_told() -> None:
+    spec = ProfileSpec(depends_on=("base", "{{ .Cluster.metadata.name }}"))
+    key = ProfileKey("ClusterProfile", "", "web")
+    assert validation.objections(key, spec).unsupported == ("dependsOn[1] (template)",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "effect"),
+    [
+        (
+            ProfileSpec(stop_matching_behavior="Withdraw"),
+            "nothing is removed from clusters that stay until it is corrected",
+        ),
+        (
+            ProfileSpec(cluster_deletion_behavior="Enforce"),
+            "nothing is removed from clusters that are deleted until it is corrected",
+        ),
+        (ProfileSpec(sync_mode="Once"), "nothing new is deployed until it is corrected"),
+        (ProfileSpec(policy_refs=(PolicyRef(kind="Configmap"),)), "nothing new is deployed until it is corrected"),
+        (
+            ProfileSpec(set_refs=("prod",)),
+            (
+                "nothing is removed from clusters that stay, and nothing is deployed to more clusters, until it is"
+                " corrected or the profile is deleted"
+            ),
+        ),
+    ],
+)
+def test_the_condition_says_what_the_unknown_value_holds(spec: ProfileSpec, effect: str) -> None:
+    found = validation.objections(ProfileKey("ClusterProfile", "", "web"), spec)
+    assert validation.unknown_value(found.unknown, found.clusters).endswith(f"; {effect}")
+
+
+def test_each_effect_of_several_unknown_values_is_said_once() -> None:
+    spec = ProfileSpec(sync_mode="Once", stop_matching_behavior="Withdraw", policy_refs=(PolicyRef(kind="Configmap"),))
+    found = validation.objections(ProfileKey("ClusterProfile", "", "web"), spec)
+    said = validation.unknown_value(found.unknown, found.clusters)
+    assert said.count("nothing new is deployed") == said.count("nothing is removed") == 1
 
 
 def test_a_source_that_is_a_template_is_told() -> None:

@@ -66,8 +66,24 @@ def test_an_unknown_operator_selects_what_the_other_requirements_match() -> None
     assert policy_merge.matches(unclear, {"b": "1"}, {})
     assert not policy_merge.matches(unclear, {}, {})
     assert policy_merge.unknown_words(unclear) == [
-        "operator of clusterSelector: 'Like' is not known (valid: In, NotIn, Exists, DoesNotExist)"
+        "clusterSelector: unknown operator 'Like' for key a (valid: In, NotIn, Exists, DoesNotExist)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "fault"),
+    [
+        ({"key": "a", "operator": "In"}, "operator In for key a needs values; add some"),
+        ({"key": "a", "operator": "Exists", "values": ["x"]}, "operator Exists for key a takes no values; remove them"),
+    ],
+)
+def test_a_requirement_whose_values_do_not_fit_its_operator_holds_the_clusters_that_the_others_match(
+    requirement: dict[str, Any], fault: str
+) -> None:
+    unclear = policy(selector={"matchExpressions": [requirement, {"key": "b", "operator": "Exists"}]})
+    assert policy_merge.matches(unclear, {"b": "1"}, {})
+    assert not policy_merge.matches(unclear, {}, {})
+    assert policy_merge.unknown_words(unclear) == [f"clusterSelector: {fault}"]
 
 
 def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:

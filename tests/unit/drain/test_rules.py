@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta, ObjectRef, SelectorRequirement
 from unwind.api.policies import (
     DrainedResource,
     DrainPhase,
@@ -140,6 +140,10 @@ def test_an_object_that_one_policy_excludes_and_another_enforces_holds() -> None
     assert found
     assert not found.conflict
     assert rules.excluded(alone, rules.decisions(alone)["loadBalancers"], {"keep": "no"}) is None
+    # Which objects are kept is not known, so nothing is deleted by mistake.
+    typo = PolicySelector(match_expressions=(SelectorRequirement(key="keep", operator="in", values=("yes",)),))
+    unclear = [policy("a", load_balancers="Enforce", exclude=typo)]
+    assert rules.excluded(unclear, rules.decisions(unclear)["loadBalancers"], {})
     # A policy that does not drain load balancers has no say about them.
     others = [policy("a", load_balancers="Enforce"), policy("b", volumes="Enforce", exclude=keep)]
     assert rules.excluded(others, rules.decisions(others)["loadBalancers"], {"keep": "yes"}) is None
