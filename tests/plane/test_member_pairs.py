@@ -13,22 +13,26 @@ import pytest_asyncio
 from tests.eventually import eventually
 from tests.plane.support import karmada_members
 from tests.plane.support.cluster_teardowns import CapiCluster
-from tests.plane.support.controllers import controller_deps
+from tests.plane.support.controllers import controller_deps, removal_deps, running_components
 from tests.plane.support.unjoins import UnjoinScene
+from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api import capi
-from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy
+from unwind.api.meta import is_true
 from unwind.api.names import CAPI_CLUSTER_ANNOTATION
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Phase
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SYSTEM
+from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_pairs import PairController
 from unwind.karmada.member_gate_source import MemberGateSource
 from unwind.karmada.member_step_source import MemberSteps
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.discovery import Named
+from unwind.kube.errors import AnotherClusterError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.object_watch import until, until_absent
 from unwind.members import targets
@@ -38,15 +42,14 @@ from unwind.teardown.deletion_gate import GateClosed, GateOpen
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal_records import WithdrawalRecords
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.addons.caches import AddonCaches
     from unwind.clock import Clock
     from unwind.components import Component
-    from unwind.karmada.caches import KarmadaCaches
-    from unwind.kube.client import Client
+    from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
     from unwind.members.member import Member
@@ -225,6 +228,73 @@ async def test_needless_is_not_held(plane: Plane, module_member: LocalCluster, n
         await it.capi.delete()
         assert (await it.capi.ended()).phase is Phase.COMPLETE
         assert it.deleted() == []
+
+
+class RefusingMembers:
+    """The members, and which of them were refused because another cluster answered."""
+
+    def __init__(self, members: Members) -> None:
+        self.refused: Counter[str] = Counter()
+        self._members = members
+        self.reread = members.reread
+
+    @asynccontextmanager
+    async def member(self, target: ClusterTarget, *, system_uid: str = "") -> AsyncIterator[Member]:
+        try:
+            async with self._members.member(target, system_uid=system_uid) as member:
+                yield member
+        except AnotherClusterError:
+            self.refused[target.ref.name] += 1
+            raise
+
+
+@asynccontextmanager
+async def only_pairs(client: Client, namespace: str) -> AsyncIterator[tuple[RefusingMembers, StillClock]]:
+    """Only the controller of pairs, so that the status of members stays as it is."""
+    clock = StillClock()
+    async with manager_client(client, namespace) as own, removal_deps(own, namespace, clock=clock) as deps:
+        addons, caches, members = AddonCaches(own), KarmadaCaches(own), RefusingMembers(deps.members)
+        shared, secrets = controller_deps(own, clock=clock), addons.sources[SECRETS.kind]
+        pairs = PairController(shared, caches, addons.clusters, secrets, cast("Members", members))
+        async with running_components((addons, caches, pairs)):
+            yield members, clock
+
+
+async def way(member: karmada_members.Member) -> tuple[str, Object]:
+    """The address of a member, and the data of its Secret."""
+    cluster = await member.get()
+    assert cluster.spec.secret_ref
+    secret = await member.client.get(SECRETS, cluster.spec.secret_ref.name, namespace=cluster.spec.secret_ref.namespace)
+    return cluster.spec.api_endpoint, secret["data"]
+
+
+async def go(member: karmada_members.Member, to: tuple[str, Object]) -> None:
+    """Have the credentials of a member lead somewhere else."""
+    ref = (await member.get()).spec.secret_ref
+    assert ref
+    await member.client.patch(SECRETS, ref.name, {"data": to[1]}, namespace=ref.namespace)
+    await member.client.patch(CLUSTERS, member.name, {"spec": {"apiEndpoint": to[0]}})
+
+
+async def test_a_member_whose_own_credentials_lead_to_another_cluster_is_not_paired(
+    plane: Plane, required: PairScene
+) -> None:
+    it = required
+    async with karmada_members.joined(it.client, plane.members["member-1"]) as other:
+        async with controllers(it.client, it.namespace, pairs=False):
+            await it.until(lambda one: is_true(one.status.conditions, "Ready"), "ready")
+        # It still claims the identity of the Cluster, and was Ready a moment ago.
+        right, wrong = await way(it), await way(other)
+        await go(it, wrong)
+        async with only_pairs(it.client, it.namespace) as (members, clock):
+            await eventually(lambda: members.refused[it.name] == 1, "refused")
+            clock.advance(60)
+            await eventually(lambda: members.refused[it.name] == 2, "refused again")
+        found = await it.client.get(CLUSTERS, it.name, type=Cluster)
+        assert CAPI_CLUSTER_ANNOTATION not in found.metadata.annotations
+        await go(it, right)
+        async with only_pairs(it.client, it.namespace):
+            assert await it.paired() == f"{it.capi.namespace}/{it.capi.name}/{it.capi.uid}"
 
 
 async def test_every_cluster_that_claims_the_identity_of_a_member_is_held_and_an_event_names_them(

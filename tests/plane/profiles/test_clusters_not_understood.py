@@ -81,7 +81,7 @@ async def test_a_typo_in_what_selects_the_clusters_withdraws_nothing_until_it_is
         assert set(await scene.on_member()) == {"a"}
         assert scene.deleted() == []
         # Corrected: what is selected is deployed, and what is not selected is withdrawn.
-        right = {name: [] for name in spec if name != "clusterSelector"}
+        right: dict[str, Any] = {name: [] for name in spec if name != "clusterSelector"}
         await replace(scene, {"clusterSelector": {"matchLabels": scene.label}, **right})
         await scene.until_on_member("b")
         await scene.until_summary("web", lambda it: not held(it), "no longer held")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.eventually import eventually
-from tests.plane.support.profiles import config_map, feature, running
+from tests.plane.support.profiles import condition, config_map, feature, running
+from unwind.api.meta import find
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.kube import object_watch
@@ -73,6 +74,15 @@ async def test_a_changed_behaviour_is_recorded_although_nothing_is_deployed(scen
         there = {name: item["metadata"]["resourceVersion"] for name, item in (await scene.on_member()).items()}
         await scene.edit_profile("web", {"clusterDeletionBehavior": "EnforceRemovePolicies"})
         await until_effort(scene, "Enforce")
+        # Nothing holds the deletion of a SveltosCluster, whatever the behaviour is: both say so.
+        told = "deleting a SveltosCluster only ends its management and removes nothing"
+        said = await scene.until_profile("web", lambda it: bool(condition(it, "GateNotAvailable")))
+        warned = await scene.until_summary("web", lambda it: find(it.status.conditions, "GateNotAvailable") is not None)
+        warning = find(warned.status.conditions, "GateNotAvailable")
+        assert warning
+        assert condition(said, "GateNotAvailable")["reason"] == warning.reason == "NoDeletionHook"
+        assert told in warning.message
+        assert told in condition(said, "GateNotAvailable")["message"]
         await scene.edit_profile("web", {"clusterDeletionBehavior": "LeavePolicies"})
         await until_effort(scene, "Leave")
         assert feature(await scene.summary("web")) == "Provisioned"

@@ -29,6 +29,7 @@ from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookPlugin, HookRegistry
 from unwind.inventory.inventories import Inventories
+from unwind.kube.events import EVENTS, Recorder
 from unwind.server.routes import Request, Response
 from unwind.teardown.recorded_gate_source import RecordedGateSource
 from unwind.teardown.signatures import RecordKeys
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
 
 DELETE = Hook.BEFORE_CLUSTER_DELETE
-SERVED = (NAMESPACES, SECRETS, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES)
+SERVED = (NAMESPACES, SECRETS, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES, EVENTS)
 
 
 PROFILE = SeenProfile(
@@ -89,6 +90,7 @@ class Standin:
         registry.load()
         self.keys = RecordKeys(client, namespace="unwind-system")
         self.keys._keys = {"key-1": b"k" * 32}
+        self.recorder = Recorder(client, instance="test")
         inventories = Inventories(client, namespace="unwind-system")
         source = SummaryGateSource(client, self.caches, inventories) if addons else RecordedGateSource(inventories)
         self.asking = HookHandlers(
@@ -99,6 +101,7 @@ class Standin:
             registry=registry,
             hooks=hooks,
             keys=self.keys,
+            recorder=self.recorder,
         )
         self.routes = {route.path: route for route in self.asking.routes()}
         informers: list[Informer[Any]] = [*self.caches._informers()]

@@ -27,9 +27,11 @@ from unwind.api.unwind import (
 )
 from unwind.capi import hook_protocol
 from unwind.capi.hook_protocol import switched_on
+from unwind.cli import ledger
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
+from unwind.kube.events import EVENTS
 from unwind.kube.transport import ServerAnswer
 from unwind.manager.feature_gates import FEATURE_GATES, parse
 
@@ -426,6 +428,40 @@ async def test_the_frozen_plan_in_the_cache_opens_the_gate_when_the_read_fails()
     standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
     standin.knows(teardown(("web", "Try", "Removing")))
     assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
+async def test_a_gate_that_opened_without_the_read_says_so_in_a_condition_an_event_and_the_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standin = Standin()
+    record = teardown(("web", "Try", "Removing"))
+    standin.knows(record)
+    standin.has(record)
+    request = standin.objects.request
+
+    async def refused(method: str, target: str, **more: Any) -> ServerAnswer:
+        if method == "GET" and "/teardowns/" in target:
+            return ServerAnswer(403, b'{"kind": "Status", "reason": "Forbidden", "code": 403}')
+        return await request(method, target, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(standin.objects, "request", refused)
+        assert (await standin.ask())["retryAfterSeconds"] == 0
+    why = f"cannot read Teardown {UID} from the API server (403); see the log of the Unwind manager"
+    noted = standin.objects.get(TEARDOWNS, UID)
+    assert noted
+    [said] = noted["status"]["conditions"]
+    assert (said["type"], said["status"], said["reason"], said["message"]) == (
+        "NotVerified",
+        "True",
+        "ReadFailed",
+        why,
+    )
+    await standin.recorder.write()
+    [event] = standin.objects.all(EVENTS)
+    assert (event["regarding"]["uid"], event["reason"], event["note"]) == (UID, "NotVerified", why)
+    [line] = (await ledger.read_ledger(standin.objects.client, UID, None)).not_verified
+    assert (line.target.uid, line.reason, line.message) == (UID, "ReadFailed", why)
 
 
 @pytest.mark.parametrize(
