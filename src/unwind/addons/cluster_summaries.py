@@ -14,7 +14,7 @@ import msgspec
 from unwind.addons import matching
 from unwind.addons.matching import ProfileKey, Selection
 from unwind.api import names
-from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, find, manifest
+from unwind.api.meta import LabelSelector, ObjectMeta, ObjectRef, OwnerReference, find, manifest
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.api.sveltos import (
     CLUSTER_PROFILES,
@@ -93,10 +93,16 @@ def remembered_annotations(spec: ProfileSpec, target: AddonTarget) -> dict[str, 
 
 def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
     """The profile's spec, where references of a Profile stay in its own namespace: its author may have no access to
-    others."""
+    others.
+
+    An invalid selector is left out: the API server refuses a new object with it, and the rest of the profile selects
+    the cluster.
+    """
+    replace = msgspec.structs.replace
+    if matching.misread(spec.cluster_selector):
+        spec = replace(spec, cluster_selector=LabelSelector())
     if profile.kind != PROFILES.kind:
         return spec
-    replace = msgspec.structs.replace
     charts = tuple(
         replace(chart, values_from=tuple(replace(item, namespace=profile.namespace) for item in chart.values_from))
         for chart in spec.helm_charts

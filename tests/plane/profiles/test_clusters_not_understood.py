@@ -184,12 +184,17 @@ async def test_a_profile_with_a_selector_from_before_the_enum_can_be_changed_in_
         await scene.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, add)
     await eventually(refuses, "a CRD that refuses unknown operators", within=30)
     # Other fields, metadata and status of the existing profile: the manager needs all of them.
-    await scene.edit_profile("web", {"tier": 50})
+    await scene.source("web", config_map(scene.namespace, "a"))
+    await scene.register()
+    named = {"apiVersion": SVELTOS_CLUSTERS.api_version, "kind": "SveltosCluster", "name": "edge"}
+    references = [named | {"namespace": scene.namespace}]
+    await scene.edit_profile("web", {"tier": 50, "policyRefs": scene.refs("web"), "clusterRefs": references})
     async with running(scene.client, scene.namespace):
         found = await scene.until_profile(
             "web", lambda it: "unknown operator 'in'" in str(condition(it, "UnknownValue"))
         )
         assert found["metadata"]["finalizers"]
         assert found["spec"]["tier"] == 50
+        await scene.until_provisioned("web")
     with pytest.raises(ApiError, match="Unsupported value"):
         await replace(scene, {"clusterSelector": {"matchExpressions": [{"key": "test", "operator": "Inn"}]}})

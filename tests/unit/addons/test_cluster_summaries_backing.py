@@ -106,6 +106,15 @@ def test_a_summary_whose_profile_may_select_its_cluster_holds_the_cluster_and_te
     )
 
 
+def test_a_summary_has_no_invalid_selector_because_the_api_server_refuses_it() -> None:
+    typo = LabelSelector(match_expressions=(SelectorRequirement(key="env", operator="in", values=("prod",)),))
+    unclear = profile(cluster_selector=typo)
+    body = cluster_summaries.new(KEY, "profile", unclear.spec, TARGET)
+    assert "clusterSelector" not in body["spec"]["clusterProfileSpec"]
+    copied = msgspec.convert(body["spec"]["clusterProfileSpec"], ProfileSpec)
+    assert cluster_summaries.in_step(summary(owner(), spec=copied), KEY, unclear)
+
+
 def test_what_a_profile_says_about_removal_reaches_its_summaries_also_if_it_deploys_nothing_new() -> None:
     held = profile(
         policy_refs=(), cluster_deletion_behavior="EnforceRemovePolicies", stop_matching_behavior="LeavePolicies"
