@@ -107,8 +107,7 @@ async def test_a_profile_whose_clusters_are_not_understood_is_withdrawn_when_it_
     assert await scene.on_member() == {}
 
 
-async def test_a_stale_cache_does_not_withdraw_what_the_profile_may_select_by_now(scene: ProfileScene) -> None:
-    """The fresh read before the deletion sees the typo that the cache does not have yet."""
+async def test_a_typo_while_no_manager_runs_withdraws_nothing_also_of_a_summary_of_sveltos(scene: ProfileScene) -> None:
     await scene.provide()
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("web")

@@ -12,10 +12,18 @@ from prometheus_client import CollectorRegistry
 
 from tests.owners import Owner
 from unwind.addons.caches import AddonCaches
-from unwind.addons.profile_controller import ProfileController
+from unwind.addons.matching import ProfileKey
+from unwind.addons.profile_controller import ProfileController, ProfileMatch
 from unwind.addons.validation import profile_conditions
-from unwind.api.names import Finalizer, Reason
-from unwind.api.sveltos import CLUSTER_PROFILES, ClusterDeletionBehavior
+from unwind.api.names import CLUSTER_UID_ANNOTATION, Finalizer, Reason
+from unwind.api.resources import SECRETS
+from unwind.api.sveltos import (
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    SVELTOS_CLUSTERS,
+    ClusterDeletionBehavior,
+    ClusterSummary,
+)
 from unwind.clock import SYSTEM
 from unwind.kube.client import Client
 from unwind.kube.controller import ControllerDeps
@@ -24,6 +32,8 @@ from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import ServerAnswer
 from unwind.members.members import Members
+from unwind.members.targets import ClusterKey
+from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -129,3 +139,50 @@ async def test_a_profile_whose_status_is_right_is_not_reconciled_after_the_write
 )
 async def test_a_profile_whose_status_somebody_changed_is_reconciled(status: Object) -> None:
     assert await reconciles_after(status) == 1
+
+
+CLUSTER: Object = {
+    "apiVersion": SVELTOS_CLUSTERS.api_version,
+    "kind": SVELTOS_CLUSTERS.kind,
+    "metadata": {"name": "edge", "namespace": "fleet", "uid": "c", "labels": {}},
+    "status": {"ready": True},
+}
+
+
+@pytest.mark.parametrize("made_for", [{CLUSTER_UID_ANNOTATION: "c"}, {}], ids=["of Unwind", "of Sveltos"])
+@pytest.mark.parametrize(
+    ("selector", "stays"),
+    [
+        ({"matchLabels": {"env": "prod"}}, False),
+        ({}, False),
+        ({"matchLabel": {"env": "prod"}}, True),
+        ({"matchExpressions": [{"key": "env", "operator": "In"}]}, True),
+        ({"matchExpressions": [{"key": "env", "operator": "DoesNotExist"}]}, True),
+    ],
+)
+async def test_what_was_to_be_withdrawn_by_the_cache_stays_if_the_read_before_it_finds_that_it_may_be_selected(
+    selector: Object, made_for: dict[str, str], stays: bool
+) -> None:
+    objects = Objects(resources=(CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, SECRETS))
+    objects.put(CLUSTER)
+    objects.put({**profile(1, {}), "spec": {"clusterSelector": selector}})
+    owner = {"apiVersion": CLUSTER_PROFILES.api_version, "kind": CLUSTER_PROFILES.kind, "name": "web", "uid": "u"}
+    body = {
+        "apiVersion": CLUSTER_SUMMARIES.api_version,
+        "kind": CLUSTER_SUMMARIES.kind,
+        "metadata": {"name": "web-sveltos-edge", "namespace": "fleet", "uid": "s", "annotations": made_for}
+        | {"ownerReferences": [owner]},
+        "spec": {"clusterNamespace": "fleet", "clusterName": "edge", "clusterType": "Sveltos"},
+    }
+    objects.put(body)
+    caches = AddonCaches(objects.client)
+    shared = ControllerDeps(
+        client=objects.client,
+        owner=Owner(),
+        metrics=Metrics(CollectorRegistry()),
+        recorder=Recorder(objects.client, instance="test"),
+    )
+    controller = ProfileController(shared, caches, members=Members(objects.client))
+    pair = ProfileMatch(ProfileKey("ClusterProfile", "", "web"), ClusterKey("Sveltos", "fleet", "edge"))
+    await controller._withdraw(pair, msgspec.convert(body, ClusterSummary))
+    assert (objects.get(CLUSTER_SUMMARIES, "web-sveltos-edge", namespace="fleet") is not None) is stays
