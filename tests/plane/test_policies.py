@@ -17,6 +17,7 @@ from tests.plane.support.cluster_teardowns import scene, waves
 from tests.plane.support.controllers import HOLD, removal_deps
 from tests.plane.support.example_deployer import CLEANUP, DEPLOYED_BY_LABEL, deployed, running_deployer
 from tests.plane.support.flux_sources import config_map
+from tests.plane.support.helm_steps import SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser, helm_program
 from tests.plane.support.objects import until_allowed, until_refused
 from tests.plane.support.policies import (
@@ -37,6 +38,7 @@ from unwind.api.names import (
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
     FORCE_RELEASE_GROUPS_ANNOTATION,
+    HELM_HOOK_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
     RESELECT_ANNOTATION,
     ConditionType,
@@ -274,6 +276,35 @@ async def test_the_order_of_a_policy_crosses_deployers(it: PolicyScene, reposito
     assert ended.spec.order_from == f"TeardownPolicy {it.called('prod')}"
     order = it.cluster.deleted()
     assert order.index("apps-0") < order.index("db-settings") < order.index("base-0")
+    assert await it.cluster.objects() == set()
+    await it.cluster.let_go()
+
+
+async def test_the_name_of_a_release_alone_does_not_let_its_hooks_act_with_the_rights_of_unwind(
+    it: PolicyScene, repository: ChartRepository
+) -> None:
+    """Users of every namespace that the wildcard matches could store a release with that name."""
+    where = it.cluster.on_member
+    hook = {"metadata": {"name": where, "annotations": {HELM_HOOK_ANNOTATION: "pre-delete"}}, "rules": []}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", **hook}
+    repository.add(
+        "reaching", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": json.dumps(role)}
+    )
+    await (await HelmUser.of(it.cluster, repository)).install("db", "reaching")
+    source = {"kind": "Helm", "effort": "Enforce", "selector": {"names": ["db"], "namespaces": [f"{where}*"]}}
+    await it.policy("prod", sources=[source])
+    async with it.manager(helm=await helm_program()):
+        await it.cluster.delete()
+        held = await it.cluster.teardown(
+            lambda one: any("its hooks would create" in item.message for item in one.status.blockers), "held"
+        )
+        assert "name the release and its namespace in a TeardownPolicy" in held.status.blockers[0].message
+        assert await it.cluster.objects() == {"db-settings"}
+    # A manager that starts reads the policies at once.
+    source["selector"] = {"names": ["db"], "namespaces": [where]}
+    await it.client.patch(TEARDOWN_POLICIES, it.called("prod"), {"spec": {"sources": [source]}})
+    async with it.manager(helm=await helm_program()):
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
     assert await it.cluster.objects() == set()
     await it.cluster.let_go()
 

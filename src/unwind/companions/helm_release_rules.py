@@ -130,7 +130,7 @@ def reaching_hooks(manifests: Iterable[ChartManifest], *, namespace: str) -> lis
     """The hooks of the uninstall that act outside of the namespace of their release, or grant rights.
 
     Helm creates hooks with the rights of the manager. Who can write Secrets in a namespace can write a release with any
-    hook, so such a hook runs only if a policy names its release exactly.
+    hook, so such a hook runs only if a policy names its release and its namespace exactly.
     """
     return [
         f"{it.kind} {it.name}"

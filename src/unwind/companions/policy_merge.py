@@ -229,7 +229,7 @@ def decide(
     """What the policies of a cluster say about a handle; None if none of them makes it a step.
 
     `home`: the namespace of the Cluster. `on_member`: the handle is on the member, and not on the management cluster.
-    `exactly`: it is a step only of policies that name it without wildcards.
+    `exactly`: it is a step only of policies that name it and its namespace, both without wildcards.
     """
     by: dict[Effort, set[str]] = {effort: set() for effort in Effort}
     held_by: set[str] = set()
@@ -272,7 +272,7 @@ def _selects(source: PolicySource, handle: ObjectRef) -> bool:
 
 
 def names_exactly(policies: Iterable[TeardownPolicy], source: SourceKind, handle: ObjectRef) -> bool:
-    """Whether a policy names a handle without wildcards."""
+    """Whether a policy names a handle and its namespace, both without wildcards."""
     return any(
         item.kind == source and _selects(item, handle) and _names_exactly(item, handle)
         for policy in policies
@@ -281,7 +281,9 @@ def names_exactly(policies: Iterable[TeardownPolicy], source: SourceKind, handle
 
 
 def _names_exactly(source: PolicySource, handle: ObjectRef) -> bool:
-    return source.selector is not None and handle.name in source.selector.names
+    # A name alone is not enough: users of any namespace can store a release with that name in theirs.
+    chosen = source.selector
+    return chosen is not None and handle.name in chosen.names and handle.namespace in chosen.namespaces
 
 
 def _among(name: str, patterns: Collection[str]) -> bool:

@@ -241,7 +241,8 @@ class Policies:
         return found.metadata.uid != ref.uid or found.metadata.terminating
 
     async def names_exactly(self, target: ClusterTarget, release: ObjectRef) -> bool:
-        """Whether a policy of a cluster names a Helm release without wildcards, read from the API server."""
+        """Whether a policy of a cluster names a Helm release and its namespace without wildcards, read from the API
+        server."""
         return policy_merge.names_exactly((await self.of(target)).policies, SourceKind.HELM, release)
 
     async def removes_suspended(self, target: ClusterTarget, handle: ObjectRef, *, on_member: bool) -> bool:

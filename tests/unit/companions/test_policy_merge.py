@@ -197,18 +197,34 @@ def test_plain_helm_needs_a_selector() -> None:
     assert policy_merge.unknown_words(without) == ["source Helm has no selector; add one"]
 
 
-def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name() -> None:
+def helm(effort: str = "Enforce", **selector: list[str]) -> TeardownPolicy:
+    return policy(effort.lower(), sources=({"kind": "Helm", "effort": effort, "selector": selector},))
+
+
+def test_a_release_that_the_cluster_needs_is_a_step_only_by_its_exact_name_and_namespace() -> None:
     cni = ObjectRef(kind="Release", namespace="kube-system", name="cilium")
-    wide = policy(sources=({"kind": "Helm", "effort": "Enforce", "selector": {"names": ["*"]}},))
-    exact = policy("exact", sources=({"kind": "Helm", "effort": "Try", "selector": {"names": ["cilium"]}},))
+    exact = helm("Try", names=["cilium"], namespaces=["kube-system"])
 
     def decided(*found: TeardownPolicy) -> Any:
         return policy_merge.decide(found, SourceKind.HELM, cni, home="shops", on_member=True, exactly=True)
 
-    assert decided(wide) is None
-    assert decided(wide, exact).effort is Effort.TRY
-    assert not policy_merge.names_exactly([wide], SourceKind.HELM, cni)
-    assert policy_merge.names_exactly([wide, exact], SourceKind.HELM, cni)
+    for wide in (
+        helm(names=["*"], namespaces=["kube-system"]),
+        helm(names=["cilium"]),
+        helm(names=["cilium"], namespaces=["*"]),
+        helm(names=["cilium"], namespaces=["kube-*"]),
+        helm(namespaces=["kube-system"]),
+    ):
+        assert decided(wide) is None
+        assert decided(wide, exact).effort is Effort.TRY
+        assert not policy_merge.names_exactly([wide], SourceKind.HELM, cni)
+        assert policy_merge.names_exactly([wide, exact], SourceKind.HELM, cni)
+
+
+def test_a_release_of_a_tenant_with_the_name_of_one_that_a_policy_names_is_not_named() -> None:
+    found = [helm(names=["cilium"], namespaces=["kube-system"]), helm("Try", names=["cilium"], namespaces=["*"])]
+    theirs = ObjectRef(kind="Release", namespace="tenant", name="cilium")
+    assert not policy_merge.names_exactly(found, SourceKind.HELM, theirs)
 
 
 def test_unknown_words_are_named_and_enforce() -> None:
