@@ -211,6 +211,24 @@ async def test_a_proxy_that_is_installed_once_is_uninstalled_by_unwind(
     await it.let_go()
 
 
+async def test_a_release_that_was_installed_once_and_that_another_deployer_drives_since_is_held(
+    it: TeardownScene, proxies: Proxies, helm: Helm
+) -> None:
+    labels = "labels: {helm.toolkit.fluxcd.io/name: cni, helm.toolkit.fluxcd.io/namespace: flux-system}"
+    templates = {"templates/all.yaml": config_maps("once-0", metadata=labels)}
+    once = await proxies.deploy("once", templates=templates, reconcileStrategy="InstallOnce")
+    async with manager(it.client, sources=(proxy_steps(EveryProxy(it.namespace), helm=helm),)):
+        await it.delete()
+        held = await it.teardown(held_at(once.name), f"held at {once.name}")
+        assert "Flux HelmRelease flux-system/cni drives it now; remove it there" in held.status.blocked_by
+        assert await it.objects() == {"once-0"}
+        assert len(await it.member.client.list(SECRETS, namespace=it.on_member, labels="owner=helm,name=once")) == 1
+        await it.annotate({FORCE_RELEASE_ANNOTATION: "the test is over"})
+        await it.ended()
+    assert await it.objects() == {"once-0"}
+    await it.let_go()
+
+
 async def test_without_helm_a_proxy_that_is_installed_once_holds_although_caaph_has_let_go(
     it: TeardownScene, proxies: Proxies
 ) -> None:

@@ -54,8 +54,8 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     last: bool = False
     """Whether everything else that runs on the cluster may need it, so that it goes last."""
     exactly: str = ""
-    """Why only a policy counts that names it and its namespace, both without wildcards; empty if any policy that selects
-    it does."""
+    """Why only a policy counts that names it and its namespace, both without wildcards; empty if any policy that
+    selects it does."""
     left: str = ""
     """Why its deployer would leave what it deployed, as the rest of a sentence; empty if it would not. Held, or removed
     by Unwind if the policies say so."""

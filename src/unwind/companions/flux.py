@@ -15,12 +15,12 @@ from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmR
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS, Resource
-from unwind.companions import flux_reader, kubeconfig_clusters
+from unwind.companions import flux_reader, kubeconfig_clusters, release_reader
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
 from unwind.companions.flux_handles import FoundHandle, handles_of, is_left, unplaced_handle, why_held
 from unwind.companions.handle_remover import HandleRemover
-from unwind.companions.helm_release_rules import ReleaseName
+from unwind.companions.helm_release_rules import ReleaseName, flux_driver
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.companions.flux_rules import FluxObject, Place
+    from unwind.companions.release_reader import LoadedRelease
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -246,6 +247,7 @@ class FluxCompanion:
             member,
             ReleaseName(obj.status.storage_namespace, release),
             self._helm,
+            other=partial(_other_driver, member, flux_driver(obj.metadata.namespace, obj.metadata.name)),
             hooks_disabled=obj.spec.uninstall.disable_hooks,
             account=account,
         )
@@ -309,6 +311,13 @@ class FluxCompanion:
             if not stopped and mine in {(ref.namespace, ref.name) for ref in rules.inventory_of(found)}:
                 return parent
         return None
+
+
+async def _other_driver(member: Member, own: str, loaded: LoadedRelease) -> str:
+    """Who drives a release besides the HelmRelease that `driver` calls this."""
+    if loaded.driver and loaded.driver != own:
+        return loaded.driver
+    return (await release_reader.driven_on_member(member)).get(loaded.name, "")
 
 
 def _not_removed(handle: ObjectRef, why: str) -> Again:

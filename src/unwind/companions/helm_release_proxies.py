@@ -6,6 +6,7 @@ still exist. It never uninstalls the release of a proxy with reconcileStrategy I
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -182,12 +183,21 @@ class HelmReleaseProxies:
         self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
     ) -> OwnRemoval | None:
         """CAAPH leaves a release with reconcileStrategy InstallOnce behind."""
-        del target, left
+        del left
         proxy = msgspec.convert(handle, HelmReleaseProxy)
         if helm_release_proxy_rules.strategy(proxy) is not ReconcileStrategy.INSTALL_ONCE:
             return None
+        other = partial(self._other_driver, target, member, proxy.metadata.uid)
         disabled = proxy.spec.options.disable_hooks
-        return await left_release(member, _release(proxy), self._helm, hooks_disabled=disabled)
+        return await left_release(member, _release(proxy), self._helm, other=other, hooks_disabled=disabled)
+
+    async def _other_driver(self, target: ClusterTarget, member: Member, proxy: str, loaded: LoadedRelease) -> str:
+        """Who drives a release besides the proxy with this uid. CAAPH itself leaves no mark on it."""
+        if loaded.driver:
+            return loaded.driver
+        driven = await release_reader.driven_on_member(member)
+        driven |= await release_reader.driven_by_proxies(self._management, target.ref, besides=proxy)
+        return driven.get(loaded.name, "")
 
 
 async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:

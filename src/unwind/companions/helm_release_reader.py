@@ -219,13 +219,7 @@ async def _created_by_helm(member: Member, namespace: str) -> bool:
 
 async def driven_from_hub(client: Client, cluster: ObjectRef) -> dict[ReleaseName, str]:
     """The releases of a cluster that an object of a deployer on the management cluster names, with that object."""
-    found: dict[ReleaseName, str] = {}
-    if await is_installed(client, HELM_RELEASE_PROXIES):
-        for proxy in await client.list(HELM_RELEASE_PROXIES, namespace=cluster.namespace):
-            spec = proxy.get("spec") or {}
-            if (spec.get("clusterRef") or {}).get("name") == cluster.name and spec.get("releaseName"):
-                name = ReleaseName(str(spec.get("namespace") or "default"), str(spec["releaseName"]))
-                found[name] = f"HelmReleaseProxy {_named(proxy)}"
+    found = await driven_by_proxies(client, cluster)
     if await is_installed(client, CLUSTER_SUMMARIES):
         for summary in await client.list(CLUSTER_SUMMARIES, namespace=cluster.namespace):
             if (summary.get("spec") or {}).get("clusterName") != cluster.name:
@@ -233,6 +227,21 @@ async def driven_from_hub(client: Client, cluster: ObjectRef) -> dict[ReleaseNam
             for chart in (summary.get("status") or {}).get("helmReleaseSummaries") or ():
                 name = ReleaseName(str(chart.get("releaseNamespace", "")), str(chart.get("releaseName", "")))
                 found[name] = f"ClusterSummary {_named(summary)}"
+    return found
+
+
+async def driven_by_proxies(client: Client, cluster: ObjectRef, *, besides: str = "") -> dict[ReleaseName, str]:
+    """The releases of a cluster that a HelmReleaseProxy names, with that proxy. `besides`: the uid of one that does not
+    count."""
+    found: dict[ReleaseName, str] = {}
+    if await is_installed(client, HELM_RELEASE_PROXIES):
+        for proxy in await client.list(HELM_RELEASE_PROXIES, namespace=cluster.namespace):
+            spec = proxy.get("spec") or {}
+            if proxy["metadata"]["uid"] == besides or (spec.get("clusterRef") or {}).get("name") != cluster.name:
+                continue
+            if spec.get("releaseName"):
+                name = ReleaseName(str(spec.get("namespace") or "default"), str(spec["releaseName"]))
+                found[name] = f"HelmReleaseProxy {_named(proxy)}"
     return found
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KUBE_SYSTEM = "kube-system"
 FLUX_NAME_LABEL = "helm.toolkit.fluxcd.io/name"
+FLUX_NAMESPACE_LABEL = "helm.toolkit.fluxcd.io/namespace"
 FLEET_BUNDLE_ANNOTATION = "fleet.cattle.io/bundle-id"
 _SVELTOS = "projectsveltos.io/"
 _SECRET_PREFIX = "sh.helm.release.v1."  # noqa: S105 - the prefix of a name
@@ -54,10 +55,15 @@ def driver(release: HelmRelease, labels: Mapping[str, str], documents: Iterable[
         metadata = document.get("metadata") or {}
         marks: dict[str, Any] = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
         if name := marks.get(FLUX_NAME_LABEL):
-            return f"Flux HelmRelease {name}"
+            return flux_driver(marks.get(FLUX_NAMESPACE_LABEL, ""), name)
         if any(key.startswith(_SVELTOS) for key in marks):
             return "Sveltos"
     return ""
+
+
+def flux_driver(namespace: str, name: str) -> str:
+    """What `driver` says for a release that this HelmRelease of Flux installs."""
+    return f"Flux HelmRelease {namespace}/{name}" if namespace else f"Flux HelmRelease {name}"
 
 
 # What the cluster itself needs

@@ -22,11 +22,12 @@ from unwind.kube.decoding import Metadata
 from unwind.removal.helm_release_removal import Releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from unwind.api.unwind import Entry
     from unwind.companions.companion import HandleCompanion
     from unwind.companions.impersonation import Account
+    from unwind.companions.release_reader import LoadedRelease
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_hooks import ReleaseHook
     from unwind.helm.program import Helm
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.removal.helm_release_removal import HasASay
+
+    OtherDriver = Callable[[LoadedRelease], Awaitable[str]]
+    """Who drives a release besides the deployer that leaves it; empty if nobody does."""
 
 # Nothing reports when a person uninstalls a release, or corrects a policy.
 LOOK_AGAIN = 30.0
@@ -49,9 +53,12 @@ class OwnRemoval(msgspec.Struct, frozen=True, kw_only=True):
 class LeftRelease(HelmReleases):
     """Uninstalls the release of one handle. Unwind has written no mark on it."""
 
-    def __init__(self, helm: Helm, release: ObjectRef, *, hooks_disabled: bool, account: Account | None) -> None:
+    def __init__(
+        self, helm: Helm, release: ObjectRef, *, other: OtherDriver, hooks_disabled: bool, account: Account | None
+    ) -> None:
         super().__init__(helm)
         self._release = release
+        self._other = other
         self._hooks_disabled = hooks_disabled
         self._account = account
 
@@ -71,6 +78,7 @@ class LeftRelease(HelmReleases):
             hooks=None,
             has_a_say=has_a_say,
         )
+        uninstallation.other = self._other
         uninstallation.hooks_disabled = self._hooks_disabled
         uninstallation.account = self._account
         return uninstallation
@@ -79,8 +87,17 @@ class LeftRelease(HelmReleases):
 class _LeftUninstallation(Uninstallation):
     """The uninstall of a release that its deployer leaves."""
 
+    other: OtherDriver
     hooks_disabled: bool
     account: Account | None
+
+    async def owns(self, last: Revision) -> bool:
+        # It may have been taken over since its removal began.
+        loaded = await release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
+        if loaded is None or not loaded.last.is_same(last):
+            raise self._changed()
+        await _check_driver(loaded, self.other)
+        return True
 
     async def check_hooks(self, last: Revision, hooks: Sequence[ReleaseHook]) -> None:
         # It may have been upgraded since its removal began.
@@ -91,6 +108,13 @@ class _LeftUninstallation(Uninstallation):
             disabled=self.hooks_disabled,
             account=self.account,
         )
+
+
+async def _check_driver(loaded: LoadedRelease, other: OtherDriver) -> None:
+    """Raise Again if another deployer drives the release now: whether it may go is decided there."""
+    if driver := await other(loaded):
+        why = f"cannot uninstall release {loaded.name}: {driver} drives it now; remove it there"
+        raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
 
 
 async def _check_hooks(
@@ -109,16 +133,24 @@ async def _check_hooks(
 
 
 async def left_release(
-    member: Member, name: ReleaseName, helm: Helm | None, *, hooks_disabled: bool, account: Account | None = None
+    member: Member,
+    name: ReleaseName,
+    helm: Helm | None,
+    *,
+    other: OtherDriver,
+    hooks_disabled: bool,
+    account: Account | None = None,
 ) -> OwnRemoval:
-    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed. `account`: the
-    one with which its deployer would run its hooks; None if that is not limited.
+    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed. `other`: who
+    drives it besides that deployer. `account`: the one with which its deployer would run its hooks; None if that is not
+    limited.
 
     Raises Again, or PermanentError, if it must not be uninstalled.
     """
     loaded = await helm_release_reader.load(member, name)
     if loaded is None:
         return OwnRemoval()  # it is uninstalled already
+    await _check_driver(loaded, other)
     await _check_hooks(member, name, loaded.hooks, disabled=hooks_disabled, account=account)
     if helm is None:
         raise PermanentError(
@@ -133,7 +165,7 @@ async def left_release(
         namespace=name.namespace,
         name=name.name,
     )
-    return OwnRemoval(releases=LeftRelease(helm, ref, hooks_disabled=hooks_disabled, account=account))
+    return OwnRemoval(releases=LeftRelease(helm, ref, other=other, hooks_disabled=hooks_disabled, account=account))
 
 
 def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[ObjectRef]) -> Registration:

@@ -31,6 +31,12 @@ def _chart(annotations: dict[str, str]) -> HelmRelease:
         ({OWNER_LABEL: "u"}, {}, {}, "a profile of Unwind (owner u)"),
         ({}, {"fleet.cattle.io/bundle-id": "apps"}, {}, "Fleet bundle apps"),
         ({}, {}, {"metadata": {"labels": {"helm.toolkit.fluxcd.io/name": "x"}}}, "Flux HelmRelease x"),
+        (
+            {},
+            {},
+            {"metadata": {"labels": {"helm.toolkit.fluxcd.io/name": "x", "helm.toolkit.fluxcd.io/namespace": "a"}}},
+            "Flux HelmRelease a/x",
+        ),
         ({}, {}, {"metadata": {"labels": {"projectsveltos.io/reason": "Helm"}}}, "Sveltos"),
         ({}, {}, {"metadata": {"annotations": {"projectsveltos.io/owner-name": "p"}}}, "Sveltos"),
     ],
