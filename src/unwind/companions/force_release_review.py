@@ -64,12 +64,15 @@ class ReleaseReview:
         return not refused
 
     async def _is_there(self, policy: PolicyRef) -> bool:
-        """Whether a policy still exists. If its writers have deleted it, no decision is overruled."""
+        """Whether there is a policy with this name. If its writers have deleted it, no decision is overruled.
+
+        One with another uid counts as well: `kubectl replace --force` and GitOps create a policy again.
+        """
         try:
-            found = await self._client.get(TEARDOWN_POLICIES, policy.name)
+            await self._client.get(TEARDOWN_POLICIES, policy.name)
         except NotFoundError:
             return False
-        return bool(found["metadata"]["uid"] == policy.uid)
+        return True
 
     async def _may_update(self, policy: PolicyRef, user: str, groups: list[str]) -> bool:
         if not user:
