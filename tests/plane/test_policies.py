@@ -46,7 +46,7 @@ from unwind.api.names import (
     Reason,
 )
 from unwind.api.policies import TEARDOWN_POLICIES
-from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Cause, Phase
@@ -112,6 +112,57 @@ async def test_a_relabelled_cluster_stays_selected_and_is_named_until_the_policy
         await it.client.patch(TEARDOWN_POLICIES, it.called("prod"), patch)
         gone = await it.until_policy("prod", lambda one: one.status.selected == 0, "selecting nothing")
         assert find(gone.status.conditions, ConditionType.STILL_SELECTED) is None
+
+
+async def test_a_cluster_whose_namespace_was_relabelled_stays_selected_and_is_named_until_the_policy_selects_again(
+    it: PolicyScene,
+) -> None:
+    async def label_namespace(value: str | None) -> None:
+        await it.client.patch(NAMESPACES, it.cluster.namespace, {"metadata": {"labels": {LABEL: value}}})
+
+    await label_namespace("prod")
+    await it.policy("prod", namespaceSelector={"matchLabels": {LABEL: "prod"}})
+    async with it.manager():
+        await it.until_policy("prod", selects_one, "selecting")
+        await label_namespace(None)
+        still = await it.until_policy(
+            "prod", lambda one: is_true(one.status.conditions, ConditionType.STILL_SELECTED), "still selecting"
+        )
+        [cluster] = still.status.clusters
+        assert (cluster.name, cluster.no_longer_matches) == (it.cluster.name, True)
+        # Another manager believes what the first one recorded.
+    async with it.manager():
+        patch = {"metadata": {"annotations": {RESELECT_ANNOTATION: "1"}}}
+        await it.client.patch(TEARDOWN_POLICIES, it.called("prod"), patch)
+        await it.until_policy("prod", lambda one: one.status.selected == 0, "selecting nothing")
+
+
+async def test_a_cluster_that_is_relabelled_after_a_change_of_its_policy_that_no_manager_saw_is_torn_down_by_it(
+    it: PolicyScene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await deployed(it.cluster, "apps", objects=["apps-0"])
+    await it.policy("prod")
+    async with it.manager():
+        await it.until_policy("prod", selects_one, "selecting")
+    await it.client.patch(TEARDOWN_POLICIES, it.called("prod"), {"spec": {"order": [["apps"]]}})
+    await it.label(None)
+    found = await it.client.get(TEARDOWN_POLICIES, it.called("prod"))
+    file = tmp_path / "policy.yaml"
+    meta = {"name": it.called("prod")}
+    file.write_text(yaml.dump({"metadata": meta, **{key: found[key] for key in ("apiVersion", "kind", "spec")}}))
+    await plan(policy=file, output="json", kubeconfig=it.cluster.management.kubeconfig)
+    [shown] = json.loads(capsys.readouterr().out)["clusters"]
+    assert shown["name"] == it.cluster.name
+    await it.cluster.delete()
+    async with it.manager():
+        # The deployer does not run.
+        held = await it.cluster.teardown(lambda one: one.phase is Phase.HELD, "held")
+        assert held.spec.plan
+        [step] = held.spec.plan.steps
+        assert (step.effort, step.effort_from) == ("Enforce", f"TeardownPolicy/{it.called('prod')}")
+    async with it.manager(), running_deployer(it.cluster):
+        assert (await it.cluster.ended()).phase is Phase.COMPLETE
+    await it.cluster.let_go()
 
 
 async def test_a_cluster_that_was_relabelled_is_torn_down_by_its_policy_and_annotations_cannot_loosen_it(

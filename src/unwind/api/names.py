@@ -112,8 +112,8 @@ DEPENDS_ON_ANNOTATION = "unwind.dev/depends-on"
 """On a Work: the names of the Works that it depends on, separated by commas. On a HelmChartProxy or in the annotations
 of a Helm chart: the names of the releases that it depends on."""
 RESELECT_ANNOTATION = "unwind.dev/reselect"
-"""On a TeardownPolicy: select clusters again. Clusters that no longer match are selected until this value or the spec
-changes."""
+"""On a TeardownPolicy: select clusters again. Clusters that no longer match are selected until this value or a
+selector changes."""
 
 MACHINE_GATE_ANNOTATION = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/unwind"
 """On a Machine: Cluster API does not delete its infrastructure while it has this annotation. Written and removed by the

@@ -475,7 +475,7 @@ class PolicyCluster(Model, frozen=True, kw_only=True):
         bool,
         doc(
             "The labels of the Cluster or of its Namespace changed, and the selectors no longer match. The cluster"
-            " stays selected until the spec or the annotation unwind.dev/reselect of the policy changes."
+            " stays selected until a selector or the annotation unwind.dev/reselect of the policy changes."
         ),
     ] = False
 
@@ -506,6 +506,9 @@ class TeardownPolicyStatus(Model, frozen=True, kw_only=True):
     """What the policy selects. Only the manager writes it: it records which clusters the policy selected."""
 
     observed_generation: Annotated[int, doc("The generation that the status describes.", minimum=0)] = 0
+    selectors: Annotated[
+        str, doc("Identifies the clusterSelector and the namespaceSelector for which the clusters were selected.")
+    ] = ""
     reselect: Annotated[
         str, doc("The value of the annotation unwind.dev/reselect for which the clusters were selected.")
     ] = ""

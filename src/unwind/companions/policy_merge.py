@@ -6,6 +6,7 @@ What holds: whatever any policy enforces. A step with both is held, and nothing 
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.policies import PolicyDrain, PolicySource
 
+# How `selectors` writes them. To be changed with the encoding, or with the fields of selectors.
+_FORM = "1:"
+
 
 # Selection
 
@@ -36,7 +40,7 @@ class Selection(Enum):
     MATCHES = "matches"
     STILL = "still"
     """Its selectors no longer match, but the manager recorded that they did. Only a user who may write the policy lets
-    the cluster leave, with a change of its spec or of the annotation unwind.dev/reselect."""
+    the cluster leave, with a change of its selectors or of the annotation unwind.dev/reselect."""
 
 
 def matches(policy: TeardownPolicy, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
@@ -49,9 +53,20 @@ def matches(policy: TeardownPolicy, labels: Mapping[str, str], namespace_labels:
 
 
 def is_current(policy: TeardownPolicy) -> bool:
-    """Whether the recorded selection is of the policy as it is. Otherwise it counts no longer."""
-    status, meta = policy.status, policy.metadata
-    return status.observed_generation == meta.generation and status.reselect == reselect(policy)
+    """Whether the recorded selection counts: it is of the selectors and of the annotation as they are.
+
+    Other changes of a policy select nothing anew: users who may label a cluster need only wait for one. A record in
+    another form counts: no cluster leaves because the manager was upgraded.
+    """
+    status = policy.status
+    same = status.selectors == selectors(policy) or not status.selectors.startswith(_FORM)
+    return same and status.reselect == reselect(policy)
+
+
+def selectors(policy: TeardownPolicy) -> str:
+    """The selectors of a policy for its status: the same text for the same selectors."""
+    found = [policy.spec.cluster_selector, policy.spec.namespace_selector]
+    return _FORM + hashlib.sha256(msgspec.json.encode(found, order="sorted")).hexdigest()[:32]
 
 
 def reselect(policy: TeardownPolicy) -> str:

@@ -78,6 +78,7 @@ def status(
     ]
     found = TeardownPolicyStatus(
         observed_generation=policy.metadata.generation,
+        selectors=policy_merge.selectors(policy),
         reselect=policy_merge.reselect(policy),
         selected=len(clusters),
         steps=sum(len(cluster.decisions) for cluster in clusters),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.api.policies import PolicyNotification
     from unwind.companions.policy_merge import StepDecision
     from unwind.kube.client import Client, Object
-    from unwind.members.targets import AddonTarget
+    from unwind.members.targets import AddonTarget, ClusterTarget
 
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
@@ -99,15 +99,14 @@ class PolicyPreview(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPreview:
     """What a policy would select. It counts instead of an existing policy with its name."""
     found = {item.metadata.name: item for item in await read_policies(client)}
-    # A new spec selects from scratch.
-    proposed = TeardownPolicy(metadata=policy.metadata, spec=policy.spec)
+    proposed = _proposed(policy, found.get(policy.metadata.name, TeardownPolicy()))
     all_ = [*(item for name, item in found.items() if name != policy.metadata.name), proposed]
     labels = {item["metadata"]["name"]: item["metadata"].get("labels") or {} for item in await client.list(NAMESPACES)}
     listed = await list_clusters(client)
     if listed is None:
         raise UnwindError("cannot list Clusters: Cluster API is not installed", remedy="use the management cluster")
     clusters = [targets.of_capi(cluster) for cluster in listed]
-    selected = [it for it in clusters if policy_merge.matches(proposed, it.labels, labels.get(it.ref.namespace, {}))]
+    selected = [it for it in clusters if _is_selected(proposed, it, labels.get(it.ref.namespace, {}))]
     named = await _handles(client) if selected else {}
     keys = [Key(it.ref.namespace, it.ref.name) for it in clusters]
     hub = await read_hub(client, keys) if selected else HubHandles()
@@ -130,6 +129,17 @@ async def preview_policy(client: Client, policy: TeardownPolicy) -> PolicyPrevie
     )
 
 
+def _proposed(policy: TeardownPolicy, now: TeardownPolicy) -> TeardownPolicy:
+    """A policy as it would be in place of the existing one, which has recorded clusters that stay selected (pure)."""
+    annotations = {**now.metadata.annotations, **policy.metadata.annotations}
+    metadata = msgspec.structs.replace(policy.metadata, annotations=annotations)
+    return TeardownPolicy(metadata=metadata, spec=policy.spec, status=now.status)
+
+
+def _is_selected(policy: TeardownPolicy, target: ClusterTarget, namespace_labels: Mapping[str, str]) -> bool:
+    return policies.selection(policy, target.ref.uid, target.labels, namespace_labels) is not Selection.NO
+
+
 def _sink(notification: PolicyNotification) -> PreviewedSink:
     key = notification.signing_key
     return PreviewedSink(
@@ -143,9 +153,7 @@ def _sink(notification: PolicyNotification) -> PreviewedSink:
 def _merged(all_: list[TeardownPolicy], target: AddonTarget, namespace_labels: Mapping[str, str]) -> ClusterPolicies:
     """What all policies of a cluster would say (pure)."""
     ref = target.ref
-    chosen = [
-        it for it in all_ if policy_merge.selection(it, ref.uid, target.labels, namespace_labels) is not Selection.NO
-    ]
+    chosen = [it for it in all_ if _is_selected(it, target, namespace_labels)]
     return ClusterPolicies(
         target=ref, annotations=target.annotations, policies=tuple(chosen), has_class=target.has_class
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from unwind.api.meta import ObjectRef
-from unwind.api.policies import SourceKind, TeardownPolicy
+from unwind.api.policies import PolicyGate, SourceKind, TeardownPolicy
 from unwind.api.unwind import Effort
-from unwind.companions import policy_merge
+from unwind.companions import policy_merge, policy_status
 from unwind.companions.companion import Handle
 from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies
+from unwind.companions.policy_status import SelectedCluster
 from unwind.companions.step_source import warnings_of
 
 PROD = {"matchLabels": {"env": "prod"}}
@@ -86,22 +88,62 @@ def test_a_requirement_whose_values_do_not_fit_its_operator_holds_the_clusters_t
     assert policy_merge.unknown_words(unclear) == [f"clusterSelector: {fault}"]
 
 
+SHOPS_A = ObjectRef(kind="Cluster", namespace="shops", name="a", uid="c1")
+
+
+def recorded(**spec: Any) -> dict[str, Any]:
+    """The status of a policy that selects one cluster, as the manager writes it."""
+    one = SelectedCluster(ref=SHOPS_A, selection=Selection.MATCHES, gate=PolicyGate.ARMED)
+    found = policy_status.status(policy(**spec), [one], now=datetime(2026, 1, 1, tzinfo=UTC))
+    return cast("dict[str, Any]", msgspec.to_builtins(found))
+
+
 def test_a_recorded_cluster_stays_selected_after_it_was_relabelled() -> None:
-    recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
-    kept = policy(status=recorded)
+    kept = policy(status=recorded())
     assert policy_merge.selection(kept, "c1", {"env": "prod"}, {}) is Selection.MATCHES
     assert policy_merge.selection(kept, "c1", {}, {}) is Selection.STILL
     assert policy_merge.selection(kept, "c2", {}, {}) is Selection.NO, "another cluster of this name"
 
 
 @pytest.mark.parametrize(
-    "changed", [{"generation": 2}, {"annotations": {"unwind.dev/reselect": "1"}}], ids=["spec", "annotation"]
+    "changed",
+    [
+        {"selector": {"matchLabels": {"env": "live"}}},
+        {"namespaceSelector": {"matchLabels": {"env": "prod"}}},
+        {"metadata": {"annotations": {"unwind.dev/reselect": "1"}}},
+    ],
+    ids=["clusterSelector", "namespaceSelector", "annotation"],
 )
 def test_a_writer_of_the_policy_lets_a_relabelled_cluster_leave(changed: dict[str, Any]) -> None:
-    recorded = {"observedGeneration": 1, "clusters": [{"namespace": "shops", "name": "a", "uid": "c1"}]}
-    after = policy(status=recorded, metadata=changed)
+    after = policy(status=recorded(), **changed)
     assert policy_merge.selection(after, "c1", {}, {}) is Selection.NO
-    assert policy_merge.selection(after, "c1", {"env": "prod"}, {}) is Selection.MATCHES
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"order": [["apps"]]}, {"deadline": "2h"}, {"sources": ()}, {"gate": "Machines"}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_change_of_a_policy_that_selects_the_same_lets_no_relabelled_cluster_leave(changed: dict[str, Any]) -> None:
+    """While no manager runs, or long after the cluster was relabelled."""
+    after = policy(status=recorded(), metadata={"generation": 2}, **changed)
+    assert policy_merge.selection(after, "c1", {}, {}) is Selection.STILL
+
+
+@pytest.mark.parametrize("form", ["", "9:ab"], ids=["of an earlier version", "of a later version"])
+def test_a_record_that_is_not_understood_keeps_its_clusters_until_the_policy_selects_again(form: str) -> None:
+    status = {**recorded(), "selectors": form}
+    live = {"matchLabels": {"env": "live"}}
+    assert policy_merge.selection(policy(status=status, selector=live), "c1", {}, {}) is Selection.STILL
+    again = policy(status=status, metadata={"annotations": {"unwind.dev/reselect": "1"}})
+    assert policy_merge.selection(again, "c1", {}, {}) is Selection.NO
+
+
+def test_the_same_selectors_are_recorded_as_the_same_whatever_the_order_of_their_labels() -> None:
+    one = {"matchLabels": {"env": "prod", "tier": "1"}}
+    other = {"matchLabels": {"tier": "1", "env": "prod"}}
+    assert recorded(selector=one)["selectors"] == recorded(selector=other)["selectors"]
+    assert recorded(namespaceSelector=one)["selectors"] != recorded(namespaceSelector={})["selectors"]
 
 
 def test_leave_and_enforce_together_hold_without_deleting() -> None:
