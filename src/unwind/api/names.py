@@ -421,7 +421,7 @@ class ConditionType(StrEnum):
     kept; absence is verified all the same."""
     HANDLES_NOT_REMOVED = "HandlesNotRemoved"
     """Teardown: deployers have handles for the cluster, and no TeardownPolicy says that they are removed; the message
-    has their number."""
+    has the number of those on the management cluster, in the namespace of the Cluster."""
     RELEASE_IGNORED = "ReleaseIgnored"
     """Teardown: the release is ignored, because its user may not update the policies that hold the cluster."""
     NOTIFICATIONS_FAILING = "NotificationsFailing"
