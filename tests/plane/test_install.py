@@ -366,6 +366,20 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     assert (await command(fresh_member, "uninstall", "--yes")).out == "Unwind is not installed.\n"
 
 
+async def test_install_succeeds_beside_a_running_sveltos_without_the_feature_that_replaces_it(
+    fresh_member: LocalCluster,
+) -> None:
+    await fresh_member.create_namespace("projectsveltos")
+    await fresh_member.client.create(DEPLOYMENTS, deployment("projectsveltos", "addon-controller"))
+    for features in ("capi,flux", "capi,flux,protection"):  # protection looks for a rival of its own
+        assert (await command(fresh_member, "install", "--features", features, features="")).code == 0
+    served = {crd["metadata"]["name"] for crd in await fresh_member.client.list(CUSTOM_RESOURCE_DEFINITIONS)}
+    assert "teardownpolicies.unwind.dev" in served
+    assert not [name for name in served if name.endswith("projectsveltos.io")]
+    refusal = (await command(fresh_member, "install", "--features", "addons,capi,flux", features="")).refusal
+    assert "Sveltos' addon-controller is running" in refusal
+
+
 async def test_clusters_that_unwind_paused_are_unpaused_and_held_ones_refuse_to_uninstall(
     plane: Plane, fresh_member: LocalCluster
 ) -> None:
