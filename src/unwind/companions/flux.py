@@ -15,7 +15,7 @@ from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmR
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS, Resource
-from unwind.companions import flux_reader, kubeconfig_clusters, release_reader
+from unwind.companions import flux_reader, helm_release_reader, kubeconfig_clusters
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
 from unwind.companions.flux_handles import FoundHandle, handles_of, is_left, unplaced_handle, why_held
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.companions.flux_rules import FluxObject, Place
-    from unwind.companions.release_reader import LoadedRelease
+    from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -317,7 +317,7 @@ async def _other_driver(member: Member, own: str, loaded: LoadedRelease) -> str:
     """Who drives a release besides the HelmRelease that `driver` calls this."""
     if loaded.driver and loaded.driver != own:
         return loaded.driver
-    return (await release_reader.driven_on_member(member)).get(loaded.name, "")
+    return (await helm_release_reader.driven_on_member(member)).get(loaded.name, "")
 
 
 def _not_removed(handle: ObjectRef, why: str) -> Again:

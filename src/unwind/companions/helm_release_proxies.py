@@ -195,8 +195,8 @@ class HelmReleaseProxies:
         """Who drives a release besides the proxy with this uid. CAAPH itself leaves no mark on it."""
         if loaded.driver:
             return loaded.driver
-        driven = await release_reader.driven_on_member(member)
-        driven |= await release_reader.driven_by_proxies(self._management, target.ref, besides=proxy)
+        driven = await helm_release_reader.driven_on_member(member)
+        driven |= await helm_release_reader.driven_by_proxies(self._management, target.ref, besides=proxy)
         return driven.get(loaded.name, "")
 
 

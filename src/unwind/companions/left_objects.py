@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Entry
     from unwind.companions.companion import HandleCompanion
+    from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.companions.impersonation import Account
-    from unwind.companions.release_reader import LoadedRelease
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_hooks import ReleaseHook
     from unwind.helm.program import Helm
@@ -93,7 +93,7 @@ class _LeftUninstallation(Uninstallation):
 
     async def owns(self, last: Revision) -> bool:
         # It may have been taken over since its removal began.
-        loaded = await release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
+        loaded = await helm_release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
         if loaded is None or not loaded.last.is_same(last):
             raise self._changed()
         await _check_driver(loaded, self.other)

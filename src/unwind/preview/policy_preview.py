@@ -137,7 +137,7 @@ def _proposed(policy: TeardownPolicy, now: TeardownPolicy) -> TeardownPolicy:
 
 
 def _is_selected(policy: TeardownPolicy, target: ClusterTarget, namespace_labels: Mapping[str, str]) -> bool:
-    return policies.selection(policy, target.ref.uid, target.labels, namespace_labels) is not Selection.NO
+    return policy_merge.selection(policy, target.ref.uid, target.labels, namespace_labels) is not Selection.NO
 
 
 def _sink(notification: PolicyNotification) -> PreviewedSink:

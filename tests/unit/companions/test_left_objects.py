@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
-from unwind.companions.release_reader import LoadedRelease
-from unwind.companions.release_rules import ReleaseName
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
-from unwind.companions import release_reader
+from unwind.companions import helm_release_reader
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
+from unwind.companions.helm_release_reader import LoadedRelease
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.left_objects import left_release
 from unwind.deleters.outcomes import Again
 from unwind.members.targets import ClusterTarget
@@ -57,13 +57,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             name=name, last=last, manifests=(), hooks=(), crds=(), driver=marks.pop(0) if marks else "", cluster_role=""
         )
 
-    monkeypatch.setattr(release_reader, "load", load)
+    monkeypatch.setattr(helm_release_reader, "load", load)
     return marks
 
 
 def member(charts: Sequence[Object] = ()) -> Any:
     """A member of K3s with these HelmCharts."""
-    kind = cast("Any", SimpleNamespace(resource=release_reader._HELM_CHARTS))
+    kind = cast("Any", SimpleNamespace(resource=helm_release_reader._HELM_CHARTS))
     return SimpleNamespace(
         discovery=SimpleNamespace(kinds=AsyncMock(return_value=[kind])),
         client=SimpleNamespace(list=AsyncMock(return_value=list(charts))),
@@ -72,7 +72,7 @@ def member(charts: Sequence[Object] = ()) -> Any:
 
 def once(monkeypatch: pytest.MonkeyPatch, *proxies: Object) -> HelmReleaseProxies:
     """CAAPH, with these proxies on the management cluster."""
-    monkeypatch.setattr(release_reader, "is_installed", AsyncMock(return_value=True))
+    monkeypatch.setattr(helm_release_reader, "is_installed", AsyncMock(return_value=True))
     return HelmReleaseProxies(cast("Any", SimpleNamespace(list=AsyncMock(return_value=list(proxies)))), HELM)
 
 
