@@ -36,7 +36,7 @@ from unwind.testing.clock import StillClock
 from unwind.testing.namespaces import new_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from unwind.kube.client import Client, Object
@@ -619,6 +619,44 @@ async def test_a_suspended_helm_release_is_uninstalled_by_unwind_if_the_policies
     assert await it.cluster.objects() == {"data"}
     assert await it.cluster.member.client.list(SECRETS, namespace=it.cluster.on_member, labels="owner=helm") == []
     assert await it.client.list(HELM_RELEASES, namespace=it.cluster.namespace) == []
+    await it.cluster.go()
+
+
+async def suspended_release(it: FluxScene, templates: Mapping[str, str], **spec: Any) -> None:
+    """The HelmRelease `db`, suspended after helm-controller has deployed these ConfigMaps. `templates`: by name, what
+    is in their metadata besides. Policies let Unwind remove them."""
+    it.helm = Helm((await build.ensure([tools.HELM]))[tools.HELM.name].path)
+    chart = {
+        f"templates/{name}.yaml": f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  {more}\n"
+        for name, more in templates.items()
+    }
+    await it.sources.helm_release("db", chart, secret=it.secret, target=it.cluster.on_member, **spec)
+    await it.sources.until_ready("db", resource=HELM_RELEASES)
+    await it.client.patch(HELM_RELEASES, "db", {"spec": {"suspend": True}}, namespace=it.cluster.namespace)
+    it.policies.suspended = Suspended.REMOVE
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_the_uninstall_of_a_suspended_helm_release_continues_although_a_hook_of_the_first_attempt_exists(
+    it: FluxScene,
+) -> None:
+    hook = "annotations: {{helm.sh/hook: pre-delete, helm.sh/hook-weight: '{}'{}}}"
+    gate = hook.format(1, ", helm.sh/hook-delete-policy: hook-succeeded")
+    await suspended_release(it, {"web": "", "farewell": hook.format(0, ""), "gate": gate})
+    client, where = it.cluster.member.client, it.cluster.on_member
+    obstacle = await client.create(CONFIG_MAPS, it.config_map("gate"))
+    async with it.manager():
+        await it.cluster.delete()
+        await it.cluster.teardown(lambda one: "gate failed" in one.status.blocked_by, "held by the second hook")
+    first = await client.get(CONFIG_MAPS, "farewell", namespace=where)
+    await client.delete(CONFIG_MAPS, "gate", uid=obstacle["metadata"]["uid"], namespace=where)
+    async with it.manager():
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0)
+    # Helm keeps it, too. It ran again.
+    assert await it.cluster.objects() == {"farewell"}
+    again = await client.get(CONFIG_MAPS, "farewell", namespace=where)
+    assert again["metadata"]["uid"] != first["metadata"]["uid"]
     await it.cluster.go()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef
-from unwind.api.names import HELM_HOOK_ANNOTATION, Reason
+from unwind.api.names import Reason
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Entry, EntryState
 from unwind.companions import helm_release_reader, helm_release_rules, snapshots
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.deleters.chain_attempt import Waiting
     from unwind.deleters.registration import Registration
-    from unwind.deploy.helm_install import ReleaseObject
     from unwind.deploy.helm_uninstall import ForeignObject
     from unwind.helm.program import Helm
     from unwind.helm.release_secrets import Revision
@@ -305,10 +304,6 @@ class _PlainUninstallation(Uninstallation):
         if last.secret["metadata"]["name"] not in self._revisions:
             self._restart()
         return True
-
-    def is_own_hook(self, part: ReleaseObject, there: Object) -> bool:
-        del part  # Helm replaces any hook of that name
-        return HELM_HOOK_ANNOTATION in (there["metadata"].get("annotations") or {})
 
     async def wait_for(self, foreign: Sequence[ForeignObject]) -> None:
         hooks = [it for it in foreign if it.part.manifest.hook]

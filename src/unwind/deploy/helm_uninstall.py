@@ -14,7 +14,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.meta import ObjectRef
-from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
+from unwind.api.names import CHART_UNINSTALL_LABEL, HELM_HOOK_ANNOTATION, Reason
 from unwind.api.resources import SECRETS
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again, PermanentError, TransientError
@@ -155,7 +155,7 @@ class Uninstallation:
         has_a_say: HasASay,
     ) -> None:
         """`uids`: the recorded objects of the release, by key. `hooks`: its recorded hooks; None if hooks need not be
-        recorded."""
+        recorded: then any object with Helm's annotation for hooks counts as one."""
         self.member = member
         self.release = release
         self._helm = helm
@@ -286,7 +286,10 @@ class Uninstallation:
 
     def is_own_hook(self, part: ReleaseObject, there: Object) -> bool:
         """Whether an existing object that would be replaced is a hook of this release."""
-        return is_own_hook(there, (self._hooks or {}).get(part.key))
+        if self._hooks is None:
+            # Helm replaces any hook of that name, for example one of an earlier attempt.
+            return HELM_HOOK_ANNOTATION in (there["metadata"].get("annotations") or {})
+        return is_own_hook(there, self._hooks.get(part.key))
 
     async def wait_for(self, foreign: Sequence[ForeignObject]) -> None:
         """Raise Again if the release has to wait for foreign objects. They are not deleted in any case."""
