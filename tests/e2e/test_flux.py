@@ -19,7 +19,7 @@ from tests.plane.support.removals import stateful_set, until_claimed
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, ConditionType, Finalizer
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, HELM_KEEP, HELM_KEEP_ANNOTATION, ConditionType, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, Suspended
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, ROLE_BINDINGS, ROLES, SECRETS, Resource
 from unwind.api.rights import HOME
@@ -657,6 +657,27 @@ async def test_the_uninstall_of_a_suspended_helm_release_continues_although_a_ho
     assert await it.cluster.objects() == {"farewell"}
     again = await client.get(CONFIG_MAPS, "farewell", namespace=where)
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
+    await it.cluster.go()
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_an_object_of_a_suspended_helm_release_that_a_user_annotated_to_be_kept_stays_and_is_in_the_ledger(
+    it: FluxScene,
+) -> None:
+    await suspended_release(it, {"web": "", "data": ""})
+    keep = {"metadata": {"annotations": {HELM_KEEP_ANNOTATION: HELM_KEEP}}}
+    await it.cluster.member.client.patch(CONFIG_MAPS, "data", keep, namespace=it.cluster.on_member)
+    async with it.manager():
+        await it.cluster.delete()
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    assert await it.cluster.objects() == {"data"}
+    assert await it.cluster.member.client.list(SECRETS, namespace=it.cluster.on_member, labels="owner=helm") == []
+    assert ended.spec.plan
+    left = await it.cluster.inventory(ended.spec.plan.steps[0].object)
+    assert left
+    notes = {entry.object.name: entry.ledger.message for entry in left.spec.entries.values() if entry.ledger}
+    assert notes == {"data": f"{HELM_KEEP_ANNOTATION} is {HELM_KEEP}: Helm does not delete it"}
     await it.cluster.go()
 
 

@@ -22,7 +22,7 @@ from unwind.concurrency import unless
 from unwind.deleters.chain_attempt import Failed
 from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept
-from unwind.deploy.helm_install import HOOK, parts_of, release_entry_key
+from unwind.deploy.helm_install import HOOK, parts_of
 from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.helm import release_secrets
 from unwind.helm.charts import TIMEOUT
@@ -266,7 +266,7 @@ class _PlainReleases(HelmReleases):
             member=member,
             release=release,
             owner=owner,
-            uids={release_entry_key(item.object): item.object.uid for item in ours if not self.afterwards(item)},
+            objects=[item for item in ours if not self.afterwards(item)],
             hooks=None,
             has_a_say=has_a_say,
         )

@@ -16,7 +16,6 @@ from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.impersonation import forbidden_hooks
 from unwind.deleters.keep_link import keep_link
 from unwind.deleters.outcomes import Again, Kept, PermanentError
-from unwind.deploy.helm_install import release_entry_key
 from unwind.deploy.helm_uninstall import HelmReleases, Uninstallation
 from unwind.kube.decoding import Metadata
 from unwind.removal.helm_release_removal import Releases
@@ -63,7 +62,7 @@ class LeftRelease(HelmReleases):
         self._account = account
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
-        return self._release if entry.object.uid and not entry.kept else None
+        return self._release if entry.object.uid else None
 
     def _uninstallation(
         self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
@@ -74,7 +73,7 @@ class LeftRelease(HelmReleases):
             member=member,
             release=release,
             owner="",
-            uids={release_entry_key(item.object): item.object.uid for item in ours},
+            objects=ours,
             hooks=None,
             has_a_say=has_a_say,
         )

@@ -111,14 +111,14 @@ class HelmReleases:
         self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
     ) -> Uninstallation:
         """`ours`: the inventory entries of the release."""
-        uids = {release_entry_key(item.object): item.object.uid for item in ours if not self.afterwards(item)}
+        objects = [item for item in ours if not self.afterwards(item)]
         hooks = {release_entry_key(item.object): item.object.uid for item in ours if self.afterwards(item)}
         return Uninstallation(
             helm=self._helm,
             member=member,
             release=release,
             owner=owner,
-            uids=uids,
+            objects=objects,
             hooks=hooks,
             has_a_say=has_a_say,
         )
@@ -150,18 +150,19 @@ class Uninstallation:
         member: Member,
         release: ObjectRef,
         owner: str,
-        uids: Mapping[str, str],
+        objects: Sequence[Entry],
         hooks: Mapping[str, str] | None,
         has_a_say: HasASay,
     ) -> None:
-        """`uids`: the recorded objects of the release, by key. `hooks`: its recorded hooks; None if hooks need not be
-        recorded: then any object with Helm's annotation for hooks counts as one."""
+        """`objects`: the recorded objects of the release; those that are kept stay. `hooks`: its recorded hooks by key; None
+        if hooks need not be recorded: then any object with Helm's annotation for hooks counts as one."""
         self.member = member
         self.release = release
         self._helm = helm
         self._owner = owner
         self._has_a_say = has_a_say
-        self._uids = uids
+        self._kept = {release_entry_key(item.object) for item in objects if item.kept}
+        self._uids = {release_entry_key(item.object): item.object.uid for item in objects}
         self._hooks = hooks
 
     async def run(self) -> None:
@@ -178,7 +179,8 @@ class Uninstallation:
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
         manifests, uninstall_hooks = await asyncio.to_thread(_read, last.release)
         parts = await self._served([*manifests, *(it.manifest for it in uninstall_hooks)])
-        objects = [parts[id(it)] for it in manifests if id(it) in parts]
+        # What was recorded as kept stays, also if the release does not say so: it is in the ledger.
+        objects = [part for it in manifests if (part := parts.get(id(it))) and part.key not in self._kept]
         hooks = [
             ReleaseHook(it.hook, parts[id(it.manifest)], it.document)
             for it in uninstall_hooks

@@ -63,7 +63,7 @@ class Releases(Protocol):
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
     ) -> None:
         """Return when the release is uninstalled; raise Again if it is blocked. `entries`: all inventory entries of the
-        release, including removed objects."""
+        release, including objects that are removed or kept."""
 
     async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
         """Remove this owner's labels and annotations from a release that stays."""

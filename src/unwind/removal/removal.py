@@ -347,7 +347,9 @@ class Removal:
         if self._releases is None:
             return []
         releases = self._releases
-        entries = [item.entry for item in (*done, *todo)]
+        # Also what is kept, and so not removed here: the uninstall leaves it, too.
+        kept = [item for item in items(self._chunks.values()) if item.entry.kept]
+        entries = [item.entry for item in (*kept, *done, *todo)]
         for release in last_first(releases, (item.entry for item in todo)):
             self._set_wait(release, Waiting(f"uninstalling {release}"))
             await self._retry(
