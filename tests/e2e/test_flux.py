@@ -21,7 +21,15 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, HELM_KEEP, HELM_KEEP_ANNOTATION, ConditionType, Finalizer
 from unwind.api.policies import TEARDOWN_POLICIES, Suspended
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, ROLE_BINDINGS, ROLES, SECRETS, Resource
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    Resource,
+)
 from unwind.api.rights import HOME
 from unwind.api.unwind import Effort, Phase, Step, Teardown
 from unwind.clock import SYSTEM
@@ -678,6 +686,21 @@ async def test_an_object_of_a_suspended_helm_release_that_a_user_annotated_to_be
     assert left
     notes = {entry.object.name: entry.ledger.message for entry in left.spec.entries.values() if entry.ledger}
     assert notes == {"data": f"{HELM_KEEP_ANNOTATION} is {HELM_KEEP}: Helm does not delete it"}
+    await it.cluster.go()
+
+
+@pytest.mark.usefixtures("helm_controller")
+async def test_a_suspended_helm_release_is_uninstalled_if_its_secrets_are_in_another_namespace(it: FluxScene) -> None:
+    client, storage = it.cluster.member.client, f"{it.cluster.on_member}-flux"
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": storage}})
+    await suspended_release(it, {"web": ""}, storageNamespace=storage)
+    assert await client.list(SECRETS, namespace=storage, labels="owner=helm")
+    async with it.manager():
+        await it.cluster.delete()
+        ended = await it.cluster.ended()
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 0)
+    assert await it.cluster.objects() == set()
+    assert await client.list(SECRETS, namespace=storage, labels="owner=helm") == []
     await it.cluster.go()
 
 

@@ -53,6 +53,6 @@ async def test_a_hook_that_the_account_of_flux_may_not_run_holds_the_uninstall(p
         asked = await forbidden_hooks(member, ACCOUNT, [job, settings, unknown, install], where)
         assert asked == ["ConfigMap settings", "Widget w"], "it may create the first one, and not delete it"
         name = ReleaseName(where, "db")
-        await left_objects._check_hooks(member, name, [job], disabled=False, account=ACCOUNT)
+        await left_objects._check_hooks(member, name, [job], storage=where, disabled=False, account=ACCOUNT)
         with pytest.raises(Again, match="may not create and delete ConfigMap settings"):
-            await left_objects._check_hooks(member, name, [settings], disabled=False, account=ACCOUNT)
+            await left_objects._check_hooks(member, name, [settings], storage=where, disabled=False, account=ACCOUNT)

@@ -240,14 +240,16 @@ class FluxCompanion:
         if account and (denied := await forbidden(member.client, account, left)):
             why = f"{account}, with which Flux applies it, may not delete {_some(denied)}; grant it the right"
             raise _not_removed(ref, why)
-        release = next((item.name for item in obj.status.history), "") if isinstance(obj, HelmRelease) else ""
-        if not isinstance(obj, HelmRelease) or not (release and obj.status.storage_namespace):
+        storage = obj.status.storage_namespace if isinstance(obj, HelmRelease) else ""
+        if not (isinstance(obj, HelmRelease) and storage and obj.status.history):
             return OwnRemoval()
+        last = obj.status.history[0]
         return await left_release(
             member,
-            ReleaseName(obj.status.storage_namespace, release),
+            ReleaseName(last.namespace or storage, last.name),
             self._helm,
             other=partial(_other_driver, member, flux_driver(obj.metadata.namespace, obj.metadata.name)),
+            storage=storage,
             hooks_disabled=obj.spec.uninstall.disable_hooks,
             account=account,
         )

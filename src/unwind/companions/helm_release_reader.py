@@ -93,15 +93,17 @@ async def stored_revisions(client: Client, *, release: ReleaseName | None = None
     return found
 
 
-async def load(member: Member, name: ReleaseName) -> LoadedRelease | None:
-    """A release; None if there is no such release. Raises if a revision cannot be read."""
+async def load(member: Member, name: ReleaseName, *, storage: str = "") -> LoadedRelease | None:
+    """A release; None if there is no such release. Raises if a revision cannot be read. `storage`: the namespace of its
+    Secrets, if it is not its own."""
+    stored = ReleaseName(storage or name.namespace, name.name)
     for _ in range(_TRIES):
-        found = helm_release_rules.by_release(await stored_revisions(member.client, release=name))
-        if name not in found:
+        found = helm_release_rules.by_release(await stored_revisions(member.client, release=stored))
+        if stored not in found:
             await member.verify()  # absence counts only if this is the recorded cluster
             return None
         try:
-            return await load_revisions(member, name, helm_release_rules.concerning(found[name]))
+            return await load_revisions(member, name, helm_release_rules.concerning(found[stored]))
         except NotFoundError:
             continue  # Helm deletes old revisions during an upgrade
     raise UnwindError(f"cannot read Helm release {name}: its revisions change all the time", remedy="will retry")
@@ -109,7 +111,7 @@ async def load(member: Member, name: ReleaseName) -> LoadedRelease | None:
 
 async def load_revisions(member: Member, name: ReleaseName, revisions: Sequence[StoredRevision]) -> LoadedRelease:
     """A release with the objects of these revisions, the oldest first. Raises if one cannot be decoded."""
-    secrets = [await member.client.get(SECRETS, item.secret, namespace=name.namespace) for item in revisions]
+    secrets = [await member.client.get(SECRETS, item.secret, namespace=item.release.namespace) for item in revisions]
     # Decoding takes milliseconds for each.
     return await asyncio.to_thread(_loaded, name, secrets)
 
@@ -119,9 +121,10 @@ def _loaded(name: ReleaseName, secrets: Sequence[Object]) -> LoadedRelease:
     last = revisions[-1]
     stored = (last.release.namespace or name.namespace, last.release.name)
     if stored != (name.namespace, name.name):
+        metadata = last.secret["metadata"]
         raise UnwindError(
-            f"cannot use the Helm release in Secret {name.namespace}/{last.secret['metadata']['name']}: it is stored"
-            f" for {stored[0]}/{stored[1]}",
+            f"cannot use the Helm release in Secret {metadata['namespace']}/{metadata['name']}: it is of"
+            f" {stored[0]}/{stored[1]}, not of {name}",
             remedy="uninstall it with the program that installed it",
         )
     documents = release_secrets.documents(last.release)

@@ -132,8 +132,9 @@ def _words(container: Mapping[str, Any]) -> list[str]:
 _HARMLESS_HOOKS = frozenset(["v1/ConfigMap", "v1/Secret", "v1/Service", "v1/Pod", "batch/v1/Job"])
 
 
-def reaching_hooks(manifests: Iterable[ChartManifest], *, namespace: str) -> list[str]:
-    """The hooks of the uninstall that act outside of the namespace of their release, or grant rights.
+def reaching_hooks(manifests: Iterable[ChartManifest], *, namespace: str, storage: str = "") -> list[str]:
+    """The hooks of the uninstall that act outside of the namespace that their release is stored in, or grant rights.
+    `storage`: that namespace, if it is not the one of the release.
 
     Helm creates hooks with the rights of the manager. Who can write Secrets in a namespace can write a release with any
     hook, so such a hook runs only if a policy names its release and its namespace exactly.
@@ -145,7 +146,7 @@ def reaching_hooks(manifests: Iterable[ChartManifest], *, namespace: str) -> lis
         and it.on_delete
         and (
             f"{it.api_version}/{it.kind}" not in _HARMLESS_HOOKS
-            or (it.namespace or namespace) != namespace
+            or (it.namespace or namespace) != (storage or namespace)
             or it.reaches_node
         )
     ]

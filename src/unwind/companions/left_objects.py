@@ -53,16 +53,29 @@ class LeftRelease(HelmReleases):
     """Uninstalls the release of one handle. Unwind has written no mark on it."""
 
     def __init__(
-        self, helm: Helm, release: ObjectRef, *, other: OtherDriver, hooks_disabled: bool, account: Account | None
+        self,
+        helm: Helm,
+        release: ObjectRef,
+        *,
+        storage: str,
+        other: OtherDriver,
+        hooks_disabled: bool,
+        account: Account | None,
     ) -> None:
+        """`storage`: the namespace of its Secrets."""
         super().__init__(helm)
         self._release = release
         self._other = other
+        self._storage = storage
         self._hooks_disabled = hooks_disabled
         self._account = account
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
         return self._release if entry.object.uid else None
+
+    def storage(self, release: ObjectRef) -> str:
+        del release
+        return self._storage
 
     def _uninstallation(
         self, member: Member, release: ObjectRef, owner: str, ours: Sequence[Entry], has_a_say: HasASay
@@ -76,6 +89,7 @@ class LeftRelease(HelmReleases):
             objects=ours,
             hooks=None,
             has_a_say=has_a_say,
+            storage=self._storage,
         )
         uninstallation.other = self._other
         uninstallation.hooks_disabled = self._hooks_disabled
@@ -92,7 +106,9 @@ class _LeftUninstallation(Uninstallation):
 
     async def owns(self, last: Revision) -> bool:
         # It may have been taken over since its removal began.
-        loaded = await helm_release_reader.load(self.member, ReleaseName(self.release.namespace, self.release.name))
+        loaded = await helm_release_reader.load(
+            self.member, ReleaseName(self.release.namespace, self.release.name), storage=self.storage
+        )
         if loaded is None or not loaded.last.is_same(last):
             raise self._changed()
         await _check_driver(loaded, self.other)
@@ -104,6 +120,7 @@ class _LeftUninstallation(Uninstallation):
             self.member,
             ReleaseName(self.release.namespace, self.release.name),
             [it.part.manifest for it in hooks],
+            storage=self.storage,
             disabled=self.hooks_disabled,
             account=self.account,
         )
@@ -117,16 +134,23 @@ async def _check_driver(loaded: LoadedRelease, other: OtherDriver) -> None:
 
 
 async def _check_hooks(
-    member: Member, name: ReleaseName, hooks: Sequence[ChartManifest], *, disabled: bool, account: Account | None
+    member: Member,
+    name: ReleaseName,
+    hooks: Sequence[ChartManifest],
+    *,
+    storage: str,
+    disabled: bool,
+    account: Account | None,
 ) -> None:
-    """Raise Again if a release must not be uninstalled with these hooks. `account`: the one that would run them."""
+    """Raise Again if a release must not be uninstalled with these hooks. `storage`: the namespace of its Secrets.
+    `account`: the one that would run its hooks."""
     if account and not disabled and (denied := await forbidden_hooks(member, account, hooks, name.namespace)):
         why = (
             f"cannot uninstall release {name}: {account}, with which Flux runs its hooks, may not create and delete"
             f" {', '.join(denied)}; grant it these rights, or disable the hooks (spec.uninstall.disableHooks)"
         )
         raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
-    reaching = helm_release_rules.reaching_hooks(hooks, namespace=name.namespace)
+    reaching = helm_release_rules.reaching_hooks(hooks, namespace=name.namespace, storage=storage)
     if why := helm_release_rules.why_not_uninstalled(name, reaching, disabled=disabled):
         raise Again(why, after=LOOK_AGAIN, code=Reason.HELD)
 
@@ -136,21 +160,23 @@ async def left_release(
     name: ReleaseName,
     helm: Helm | None,
     *,
+    storage: str = "",
     other: OtherDriver,
     hooks_disabled: bool,
     account: Account | None = None,
 ) -> OwnRemoval:
-    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed. `other`: who
-    drives it besides that deployer. `account`: the one with which its deployer would run its hooks; None if that is not
-    limited.
+    """How a release is removed that its deployer leaves. `helm`: None if the program is not installed. `storage`: the
+    namespace of its Secrets, if it is not its own. `other`: who drives it besides that deployer. `account`: the one
+    with which its deployer would run its hooks; None if that is not limited.
 
     Raises Again, or PermanentError, if it must not be uninstalled.
     """
-    loaded = await helm_release_reader.load(member, name)
+    storage = storage or name.namespace
+    loaded = await helm_release_reader.load(member, name, storage=storage)
     if loaded is None:
         return OwnRemoval()  # it is uninstalled already
     await _check_driver(loaded, other)
-    await _check_hooks(member, name, loaded.hooks, disabled=hooks_disabled, account=account)
+    await _check_hooks(member, name, loaded.hooks, storage=storage, disabled=hooks_disabled, account=account)
     if helm is None:
         raise PermanentError(
             f"cannot uninstall release {name}: the helm program is not installed",
@@ -164,7 +190,8 @@ async def left_release(
         namespace=name.namespace,
         name=name.name,
     )
-    return OwnRemoval(releases=LeftRelease(helm, ref, other=other, hooks_disabled=hooks_disabled, account=account))
+    releases = LeftRelease(helm, ref, storage=storage, other=other, hooks_disabled=hooks_disabled, account=account)
+    return OwnRemoval(releases=releases)
 
 
 def keep_unmarked(companion: HandleCompanion, handle: ObjectRef, refs: Iterable[ObjectRef]) -> Registration:

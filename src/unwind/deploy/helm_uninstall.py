@@ -71,8 +71,12 @@ class HelmReleases:
         del entry
         return ""
 
+    def storage(self, release: ObjectRef) -> str:
+        """The namespace of the Secrets of a release."""
+        return release.namespace
+
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
-        revisions = await release_secrets.history(member.client, namespace=release.namespace, release=release.name)
+        revisions = await self._history(member, release)
         if not revisions or revisions[-1].owner != owner:
             return revisions[-1].owner if revisions else ""
         last = revisions[-1]
@@ -92,8 +96,11 @@ class HelmReleases:
         return ""
 
     async def taken_by(self, member: Member, release: ObjectRef, *, owner: str) -> str:
-        revisions = await release_secrets.history(member.client, namespace=release.namespace, release=release.name)
+        revisions = await self._history(member, release)
         return revisions[-1].owner if revisions and revisions[-1].owner != owner else ""
+
+    async def _history(self, member: Member, release: ObjectRef) -> list[Revision]:
+        return await release_secrets.history(member.client, namespace=self.storage(release), release=release.name)
 
     async def uninstall(
         self,
@@ -124,11 +131,12 @@ class HelmReleases:
         )
 
     async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
-        await unmark_release(member, namespace=release.namespace, release=release.name, owner=owner)
+        await unmark_release(member, namespace=self.storage(release), release=release.name, owner=owner)
 
 
 async def unmark_release(member: Member, *, namespace: str, release: str, owner: str) -> None:
-    """Remove our labels from a release that stays (LeavePolicies). Its objects only have Helm's labels."""
+    """Remove our labels from a release that stays (LeavePolicies). Its objects only have Helm's labels. `namespace`: of
+    its Secrets."""
     revisions = await release_secrets.history(member.client, namespace=namespace, release=release)
     await release_secrets.disown(member.client, [revision for revision in revisions if revision.owner == owner])
 
@@ -153,11 +161,14 @@ class Uninstallation:
         objects: Sequence[Entry],
         hooks: Mapping[str, str] | None,
         has_a_say: HasASay,
+        storage: str = "",
     ) -> None:
-        """`objects`: the recorded objects of the release; those that are kept stay. `hooks`: its recorded hooks by key; None
-        if hooks need not be recorded: then any object with Helm's annotation for hooks counts as one."""
+        """`objects`: the recorded objects of the release; those that are kept stay. `hooks`: its recorded hooks by key;
+        None if hooks need not be recorded: then any object with Helm's annotation for hooks counts as one. `storage`:
+        the namespace of its Secrets, if it is not its own."""
         self.member = member
         self.release = release
+        self.storage = storage or release.namespace
         self._helm = helm
         self._owner = owner
         self._has_a_say = has_a_say
@@ -210,9 +221,7 @@ class Uninstallation:
         return revisions if await self.owns(revisions[-1]) else []
 
     async def _history(self) -> list[Revision]:
-        return await release_secrets.history(
-            self.member.client, namespace=self.release.namespace, release=self.release.name
-        )
+        return await release_secrets.history(self.member.client, namespace=self.storage, release=self.release.name)
 
     async def owns(self, last: Revision) -> bool:
         """Whether this revision may be uninstalled. Raises if that has to wait."""
@@ -246,9 +255,7 @@ class Uninstallation:
         if not unknown:
             return
         metadata = last.secret["metadata"]
-        changes = await self.member.watches.changes(
-            SECRETS, namespace=self.release.namespace, name=str(metadata["name"])
-        )
+        changes = await self.member.watches.changes(SECRETS, namespace=self.storage, name=str(metadata["name"]))
         raise Again(
             f"cannot uninstall {self.release}: its hooks {', '.join(unknown)} are not in the chart that was deployed;"
             " roll the release back, or uninstall it with `helm uninstall`",

@@ -103,6 +103,13 @@ def test_which_hooks_act_outside_of_the_namespace_of_their_release(hook: ChartMa
     assert bool(found) == reaches
 
 
+def test_hooks_of_a_release_that_is_stored_elsewhere_act_outside_unless_they_act_there() -> None:
+    # Who can write Secrets where it is stored can write its hooks.
+    hooks = [_hook("ConfigMap"), _hook("Secret", namespace="apps"), _hook("Service", namespace="flux-system")]
+    found = helm_release_rules.reaching_hooks(hooks, namespace="apps", storage="flux-system")
+    assert found == ["ConfigMap it", "Secret it"]
+
+
 def test_a_chart_names_what_it_depends_on() -> None:
     release = _chart({DEPENDS_ON_ANNOTATION: "operator, infra/certs,Kustomization/flux-system/base, operator,"})
     assert helm_release_rules.depends_on(release, namespace="apps") == (
