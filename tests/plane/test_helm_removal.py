@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tests.plane.support.helm_steps import OWN, QUOTAS, THINGS, Step, helm_processes, make_namespace, no_pods, secret_of
+from tests.plane.support.helm_steps import (
+    KEPT,
+    OWN,
+    OWN_NAMESPACE,
+    QUOTAS,
+    THINGS,
+    Step,
+    helm_processes,
+    make_namespace,
+    no_pods,
+    secret_of,
+)
 from tests.plane.support.helm_users import HelmUser
 from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
 from unwind.deploy.helm_install import HelmConflictError
 from unwind.deploy.helm_uninstall import HelmReleases, unmark_release
+from unwind.deploy.prune import dropped_charts
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until, until_absent
 
@@ -122,6 +134,23 @@ async def test_a_namespace_and_a_crd_of_a_chart_stay_while_something_foreign_is_
     assert await step.get(CUSTOM_RESOURCE_DEFINITIONS, f"things.{OWN}") is None
     ledger = {str(entry.object): entry.ledger.reason for entry in (await step.entries()).values() if entry.ledger}
     assert ledger == {f"Namespace {inner}": "ForeignContent"}
+
+
+async def test_a_prune_that_was_killed_decides_again_about_what_it_left_but_not_about_what_the_chart_keeps(
+    step: Step, repository: ChartRepository
+) -> None:
+    repository.add("killed", {"templates/namespace.yaml": OWN_NAMESPACE, "templates/kept.yaml": KEPT})
+    await step.deploy(step.chart("killed"))
+    inner = f"{step.namespace}-inner"
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": inner}}
+    await step.client.create(CONFIG_MAPS, theirs)
+    ours = [key for key, entry in (await step.entries()).items() if not entry.object.name.startswith("sh.helm")]
+    await step.remove(only=ours, prune=True)
+    # Killed here, before the notes of the removal are made those of a prune.
+    left = await step.entries()
+    assert {entry.object.name for entry in left.values() if entry.ledger} == {inner, "killed-kept", step.namespace}
+    again = {entry.object.name for entry in dropped_charts(left, set()).values() if entry.ledger}
+    assert again == {inner, step.namespace}
 
 
 async def test_the_last_hooks_run_when_everything_is_gone(step: Step, plane: Plane) -> None:

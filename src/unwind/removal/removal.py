@@ -93,6 +93,7 @@ class Removal:
         plugins: Iterable[Plugin] = (),
         external_ends: ExternalEnds | None = None,
         only: Collection[str] | None = None,
+        prune: bool = False,
         teardown: str = "",
         take_along: bool = False,
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
@@ -106,9 +107,9 @@ class Removal:
         clock: Clock = SYSTEM,
     ) -> None:
         """`chunks`: the sealed inventory of the owner. `only`: the keys of the entries to remove, if not all; then the
-        inventory need not be sealed. `discarded`: the caller deletes the inventory if nothing was left, so removed
-        objects need not be written into it. `keep_protected`: leave objects that are protected by their label, and
-        write them into the ledger; otherwise the removal waits until they are not protected any more. `awaited`:
+        inventory need not be sealed. `prune`: what it leaves is decided again by later prunes. `discarded`: the caller
+        deletes the inventory if nothing was left, so removed objects need not be written into it. `keep_protected`:
+        leave objects that are protected by their label, and write them into the ledger; otherwise the removal waits until they are not protected any more. `awaited`:
         whether another step waits for this one. `going`: the owners whose objects are removed at the same time. The
         removal waits for them, so no owner that waits for this one may be among them. `changed`: called whenever
         `progress` changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases.
@@ -120,6 +121,7 @@ class Removal:
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
         self._owner = next((chunk.spec.owner.uid for chunk in self._chunks.values()), "")
         self._only = only
+        self._prune = prune
         self._take_along = take_along
         self._volumes = volumes
         self._discarded = discarded
@@ -292,7 +294,7 @@ class Removal:
             if of in protected:
                 it = protected[of]
                 why = it.why if it.object == item.entry.object else f"part of {of}, which stays: {it.message}"
-                self._leave(item, it.reason, why, it.decided_by, kept=True)
+                self._leave(item, it.reason, why, it.decided_by, kept=self._stays(item))
             elif of not in taken:
                 staying.append(item)
             elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
@@ -430,7 +432,7 @@ class Removal:
         member, ref = self._member, item.entry.object
         outcome = await self._delete(item)
         if isinstance(outcome, Kept):
-            self._leave(item, outcome.reason, outcome.message, outcome.by or "unwind", kept=True)
+            self._leave(item, outcome.reason, outcome.message, outcome.by or "unwind", kept=self._stays(item))
             return
         if volume:
             await self._retry(ref, lambda: volume_claims.until_volume_gone(member, volume))
@@ -529,6 +531,11 @@ class Removal:
         note = LedgerNote(reason=reason, message=message, by=by, at=self._clock.now().replace(microsecond=0))
         self._notes.note(item, {"ledger": msgspec.to_builtins(note)} | ({"kept": True} if kept else {}))
         self._done(item, left=True)
+
+    def _stays(self, item: Item) -> bool:
+        """Whether an object that a deleter kept stays for good. A prune may be killed right after this is written: only
+        what the inventory keeps anyway, and claims, must not be decided again by the next one."""
+        return not self._prune or item.entry.source.startswith(volume_claims.SOURCE)
 
     def _nothing(self, item: Item) -> None:
         """Count an object that was never created, or is foreign."""

@@ -70,7 +70,9 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Sequence[Inventory]
     """The Inventories of the step's owner."""
     only: frozenset[str] | None = None
-    """The entries to remove, for a prune. None: all of them."""
+    """The entries to remove. None: all of them."""
+    prune: bool = False
+    """Whether it is a prune: what it leaves is decided again by later ones."""
     take_along: bool
     """Whether Namespaces and CRDs are deleted with their foreign content."""
     volumes: Callable[[], VolumePolicy | Unknown]
@@ -234,6 +236,7 @@ class _InventoryRemoval:
                 take_along=context.take_along,
                 volumes=context.volumes,
                 only=context.only,
+                prune=context.prune,
                 # All Inventories are discarded when the removal has ended, but not those of a prune.
                 discarded=context.only is None,
                 # A step that is only tried never waits for a person.

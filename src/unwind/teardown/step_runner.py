@@ -326,6 +326,7 @@ class StepRunner:
                 teardown=self._teardown,
                 chunks=chunks,
                 only=self._only,
+                prune=self._only is not None,
                 take_along=self._first_terms.take_along,
                 volumes=lambda: self._terms().volumes,
                 going=self._going,
