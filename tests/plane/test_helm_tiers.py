@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 import pytest_asyncio
 
 from tests.plane.support.helm_steps import Step, stepping
-from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
+from unwind.api.names import CHART_TIER_LABEL, HELM_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import DEFAULT_TIER
 from unwind.deleters.outcomes import TransientError
 from unwind.deploy.helm_install import HelmConflictError, ReleaseTakenError
 from unwind.helm import release_secrets
+from unwind.helm.program import Helm
 from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.client import Client
 from unwind.members.member import Member
@@ -117,6 +120,51 @@ async def test_an_owner_adopts_the_release_that_it_had_in_a_former_management_cl
         await other.remove()
         assert await other.releases("web") == []
         assert await other.get(NAMESPACES, first.namespace) is None, "it was created for the release"
+
+
+async def test_the_first_deployment_after_a_move_deletes_what_the_new_version_of_the_chart_dropped(
+    first: Step, plane: Plane, namespace: str, repository: ChartRepository
+) -> None:
+    await first.deploy(first.chart("web"))
+    await first.lose_inventory()
+    async with stepping(plane, namespace, repository, beside=first, former=frozenset([first.owner])) as other:
+        assert (await other.preview(other.chart("web", version="2.0.0"))).conflicts == ()
+        await other.deploy(other.chart("web", version="2.0.0"))
+        assert await other.get(DEPLOYMENTS, "web-web") is None
+        states = await other.states()
+        assert states[f"ConfigMap {first.namespace}/web-settings"] == "Confirmed"
+        assert f"Deployment {first.namespace}/web-web" not in states
+        await other.remove()
+
+
+async def test_the_first_deployment_after_a_move_goes_on_if_it_was_killed_before_helm(
+    first: Step, plane: Plane, namespace: str, repository: ChartRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await first.deploy(first.chart("web"))
+    await first.lose_inventory()
+    async with stepping(plane, namespace, repository, beside=first, former=frozenset([first.owner])) as other:
+        with monkeypatch.context() as killed:
+            killed.setattr(Helm, "upgrade", AsyncMock(side_effect=asyncio.CancelledError))
+            with pytest.raises(asyncio.CancelledError):
+                await other.deploy(other.chart("web", version="2.0.0"))
+        assert (await other.releases("web"))[-1].owner == other.owner
+        await other.deploy(other.chart("web", version="2.0.0"))
+        assert await other.get(DEPLOYMENTS, "web-web") is None
+        await other.remove()
+
+
+async def test_the_first_deployment_after_a_move_deletes_no_object_without_the_mark_of_the_release(
+    first: Step, plane: Plane, namespace: str, repository: ChartRepository
+) -> None:
+    await first.deploy(first.chart("web"))
+    taken = {"metadata": {"annotations": {HELM_RELEASE_ANNOTATION: "another"}}}
+    await first.client.patch(DEPLOYMENTS, "web-web", taken, namespace=first.namespace)
+    await first.lose_inventory()
+    async with stepping(plane, namespace, repository, beside=first, former=frozenset([first.owner])) as other:
+        with pytest.raises(HelmConflictError, match="Deployment .*/web-web"):
+            await other.deploy(other.chart("web", version="2.0.0"))
+        assert await other.get(DEPLOYMENTS, "web-web")
+        assert (await other.releases("web"))[-1].owner == first.owner
 
 
 async def test_a_release_that_does_not_say_its_tier_stays_whose_it_is_until_it_does(first: Step, second: Step) -> None:

@@ -266,7 +266,9 @@ class _Deployment:
             )
         account = await self._book.theirs(last.owner)
         if last.owner in self._owner.former:
-            self._rival = account  # its own, from a former management cluster
+            # Its own, from a former management cluster, which has the inventory.
+            entries = {**await self._marked(revisions), **account.entries}
+            self._rival = msgspec.structs.replace(account, entries=entries)
             return revisions
         # If its tier is unknown, it is not taken over.
         if last.tier is None or last.tier <= self._owner.tier:
@@ -357,6 +359,18 @@ class _Deployment:
 
         await gather_limited((look(obj) for obj in wanted if obj.served), limit=_AT_ONCE)
         return found
+
+    async def _marked(self, revisions: Sequence[Revision]) -> dict[str, Entry]:
+        """The entries of the objects that an upgrade could delete, as far as they have Helm's mark of the release.
+        Without hooks, which do not name their release."""
+        chart = self._chart
+        parts = [obj for obj in await self._of(_compared(revisions)) if not obj.manifest.hook]
+        found = await self._found(parts)
+        return {
+            obj.key: self._entry(obj.ref, obj.resource, uid=there["metadata"]["uid"], kept=obj.manifest.kept)
+            for obj in parts
+            if (there := found.get(obj.key)) and of_release(there, namespace=chart.namespace, release=chart.release)
+        }
 
     async def _standing(self, objects: list[ReleaseObject]) -> tuple[ObjectRef, ...] | None:
         """The objects, if all of them exist as recorded; None if one is missing or being deleted."""
