@@ -161,7 +161,7 @@ async def test_the_first_deployment_after_a_move_deletes_no_object_without_the_m
     await first.client.patch(DEPLOYMENTS, "web-web", taken, namespace=first.namespace)
     await first.lose_inventory()
     async with stepping(plane, namespace, repository, beside=first, former=frozenset([first.owner])) as other:
-        with pytest.raises(HelmConflictError, match="Deployment .*/web-web"):
+        with pytest.raises(HelmConflictError, match=r"Deployment .*/web-web"):
             await other.deploy(other.chart("web", version="2.0.0"))
         assert await other.get(DEPLOYMENTS, "web-web")
         assert (await other.releases("web"))[-1].owner == first.owner

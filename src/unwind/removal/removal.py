@@ -109,10 +109,11 @@ class Removal:
         """`chunks`: the sealed inventory of the owner. `only`: the keys of the entries to remove, if not all; then the
         inventory need not be sealed. `prune`: what it leaves is decided again by later prunes. `discarded`: the caller
         deletes the inventory if nothing was left, so removed objects need not be written into it. `keep_protected`:
-        leave objects that are protected by their label, and write them into the ledger; otherwise the removal waits until they are not protected any more. `awaited`:
-        whether another step waits for this one. `going`: the owners whose objects are removed at the same time. The
-        removal waits for them, so no owner that waits for this one may be among them. `changed`: called whenever
-        `progress` changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases.
+        leave objects that are protected by their label, and write them into the ledger; otherwise the removal waits
+        until they are not protected any more. `awaited`: whether another step waits for this one. `going`: the owners
+        whose objects are removed at the same time. The removal waits for them, so no owner that waits for this one may
+        be among them. `changed`: called whenever `progress` changes. `releases`: uninstalls objects that were deployed
+        as a unit, such as Helm releases.
         `external_ends`: deletes external resources of objects on members; without it, these objects are held.
         `volumes`: the policy for claims of StatefulSets; while it is unknown, nothing is deleted."""
         self.progress = RemovalProgress()
