@@ -51,7 +51,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     marks: list[str] = []
     versions = iter(range(100))
 
-    async def load(member: Any, name: ReleaseName) -> LoadedRelease:
+    async def load(member: Any, name: ReleaseName, *, storage: str) -> LoadedRelease:
         last: Any = SimpleNamespace(version=next(versions), is_same=lambda other: True)
         return LoadedRelease(
             name=name, last=last, manifests=(), hooks=(), crds=(), driver=marks.pop(0) if marks else "", cluster_role=""
