@@ -82,7 +82,10 @@ class Memo:
             return
         size = len(value.encode()) + sum(len(v.encode()) for k, v in self._values.items() if k != full)
         if size > LIMIT:
-            raise PermanentError(f"memo too large: {size} bytes, the limit is {LIMIT}", remedy="store less")
+            raise PermanentError(
+                f"cannot record {key}: memo too large: {size} bytes, the limit is {LIMIT}",
+                remedy=f"deleter {self._scope}: store less in ctx.memo",
+            )
         await self._save({full: value})
         self._values[full] = value
 

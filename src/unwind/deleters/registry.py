@@ -251,9 +251,10 @@ def _for(one: Registration | External, resource: Resource) -> bool:
     if Match.OTHER_VERSION in matches:
         wanted = ", ".join(str(kinds) for kinds in one.kinds)
         raise PermanentError(
-            f"cannot delete {resource.kind} objects: {one.name} is for {wanted}, not for {resource.api_version}",
+            f"cannot delete {resource.kind} objects: deleter {one.name} is registered for {wanted},"
+            f" not for {resource.api_version}",
             reason=Reason.HELD,
-            remedy=f"register it for {resource.group}/*",
+            remedy=f"change the version in its registration to {resource.group}/*",
         )
     return False
 

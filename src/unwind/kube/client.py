@@ -440,7 +440,7 @@ class Client:
         )
         decoded: Object = decode_response(answer, dict, path)
         if decoded.get("kind") != "Status" and not isinstance(decoded.get("metadata"), dict):
-            raise UnreadableError(f"the response of {self.connection.server} to {method} {path} is not an object")
+            raise UnreadableError(f"the response of {self.connection.server} to {method} {path} is not a JSON object")
         return decoded
 
     async def _call(

@@ -197,4 +197,4 @@ def model_of(body: bytes | msgspec.Raw, type_: type[T], what: str) -> T:
 
 
 def _not_an_object(what: str) -> UnreadableError:
-    return UnreadableError(f"the response of the API server to a request for {what} is not an object")
+    return UnreadableError(f"the response of the API server to a request for {what} is not a JSON object")

@@ -98,7 +98,7 @@ async def test_a_plugin_may_not_reach_beyond_the_kinds_that_it_is_named_by() -> 
 
 async def test_a_deleter_for_another_version_of_the_kind_holds_it() -> None:
     registry = DeleterRegistry([Trace().link("old", "v1beta1/ConfigMap")])
-    with pytest.raises(PermanentError, match="old is for v1beta1/ConfigMap, not for v1"):
+    with pytest.raises(PermanentError, match="old is registered for v1beta1/ConfigMap, not for v1"):
         await registry.deleters(CONFIG_MAPS)
 
 
