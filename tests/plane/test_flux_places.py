@@ -1,4 +1,4 @@
-"""Handles of Flux on the management cluster of which it is not known whether they deploy on a cluster."""
+"""Handles of Flux on the management cluster of which it is not known where, or what, they deployed."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import TeardownScene, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
 from tests.plane.support.controllers import removal_deps
 from tests.plane.support.flux_handles import EnforceAll
 from tests.plane.support.objects import crd
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.flux import KUSTOMIZATIONS
 from unwind.api.names import ConditionType, Finalizer, Reason
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
 from unwind.api.rights import HOME
-from unwind.api.unwind import Effort
+from unwind.api.unwind import Effort, Phase
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.step_source import CompanionSteps
 from unwind.install.install import established
 from unwind.kube import kubeconfig
 from unwind.kube.object_watch import until
 from unwind.members import targets
+from unwind.members.members import Members
+from unwind.preview.companion_preview import preview_companions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import SourceSteps
 
 
@@ -48,14 +51,16 @@ async def it(plane: Plane, namespace: str) -> AsyncIterator[TeardownScene]:
         )
 
 
-async def _kustomization(it: TeardownScene, name: str, way: Object, namespace: str = "", **metadata: Any) -> None:
+async def _kustomization(
+    it: TeardownScene, name: str, way: Object, namespace: str = "", *, suspend: bool = True, **metadata: Any
+) -> None:
     body: Object = {
         "apiVersion": KUSTOMIZATIONS.api_version,
         "kind": KUSTOMIZATIONS.kind,
         "metadata": {"name": name, "namespace": namespace or it.namespace, **metadata},
         # Flux of other tests may run there.
         "spec": {
-            "suspend": True,
+            "suspend": suspend,
             "interval": "1h",
             "prune": True,
             "sourceRef": {"kind": "Bucket", "name": "none"},
@@ -131,3 +136,56 @@ async def test_a_held_handle_whose_kubeconfig_is_gone_holds_although_it_has_depl
     [notice] = (await _steps(it, EnforceAll(it.namespace))).said
     assert notice.type is ConditionType.UNKNOWN_VALUE
     assert f"cannot determine the cluster of Kustomization {it.namespace}/apps" in notice.message
+
+
+async def _labelled(it: TeardownScene, name: str, handle: str) -> None:
+    """A ConfigMap on the member with the labels of Flux for a Kustomization of this name."""
+    labels = {f"{KUSTOMIZATIONS.group}/name": handle, f"{KUSTOMIZATIONS.group}/namespace": it.namespace}
+    meta = {"name": name, "namespace": it.on_member, "labels": labels}
+    await it.member.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+
+
+async def test_a_handle_without_an_inventory_is_verified_by_its_labels_and_one_that_deployed_nothing_does_not_hold(
+    it: TeardownScene,
+) -> None:
+    """As after a restore without status, or when a suspended handle was deleted and applied again."""
+    way = {"secretRef": {"name": f"{it.name}-kubeconfig"}}
+    await _kustomization(it, "forgotten", way, suspend=False)
+    await _kustomization(it, "new", way, suspend=False)
+    await _labelled(it, "forgotten-0", "forgotten")
+    await _labelled(it, "strange", "another")
+
+    def source(deps: RemovalDeps) -> CompanionSteps:
+        companion = FluxCompanion(deps.members._client)
+        return CompanionSteps(companion, EnforceAll(it.namespace), deps.members, deps.inventories)
+
+    async with manager(it.client, sources=(source,)):
+        await it.delete()
+        held = await it.teardown(
+            lambda one: any(item.object.name == "forgotten-0" and item.actor for item in one.status.blockers), "held"
+        )
+        assert held.spec.plan
+        assert {step.object.name: step.objects for step in held.spec.plan.steps} == {"forgotten": 1, "new": 0}
+        assert any("forgotten: it does not say in its status what it deployed" in it for it in held.spec.plan.warnings)
+        [blocker] = held.status.blockers
+        assert "did not delete it" in blocker.message
+        left = await it.member.client.get(CONFIG_MAPS, "forgotten-0", namespace=it.on_member)
+        await it.member.client.delete(CONFIG_MAPS, "forgotten-0", uid=left["metadata"]["uid"], namespace=it.on_member)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await it.objects() == {"strange"}
+    await it.let_go()
+
+
+async def test_the_preview_of_a_handle_without_an_inventory_is_not_known_if_objects_carry_its_labels(
+    it: TeardownScene,
+) -> None:
+    way = {"secretRef": {"name": f"{it.name}-kubeconfig"}}
+    await _kustomization(it, "forgotten", way, suspend=False)
+    await _kustomization(it, "new", way, suspend=False)
+    await _labelled(it, "forgotten-0", "forgotten")
+    policies = EnforceAll(it.namespace)
+    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+    async with Members(it.client) as members:
+        seen = await preview_companions((FluxCompanion(it.client),), policies, members, target, selected=True)
+    [unknown] = seen.unknown
+    assert unknown.startswith(f"Kustomization/{it.namespace}/forgotten: it does not say in its status what it deployed")

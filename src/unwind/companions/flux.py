@@ -18,7 +18,7 @@ from unwind.api.resources import SECRETS, Resource
 from unwind.companions import flux_reader, helm_release_reader, kubeconfig_clusters
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
-from unwind.companions.flux_handles import FoundHandle, handles_of, is_left, unplaced_handle, why_held
+from unwind.companions.flux_handles import handles_of, is_left, unplaced_handle, why_held
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.helm_release_rules import ReleaseName, flux_driver
 from unwind.companions.impersonation import Account, forbidden
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from unwind.api.meta import ObjectRef
+    from unwind.companions.flux_handles import FoundHandle
     from unwind.companions.flux_rules import FluxObject, Place
     from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.helm.program import Helm
@@ -166,10 +167,7 @@ class FluxCompanion:
         if others:
             known = await self._known_servers()
             unplaced += [unplaced_handle(resource, obj, _ELSEWHERE) for server, obj in others if server not in known]
-        return [
-            FoundHandle(resource=resource, obj=obj, on_member=False, entries=await flux_reader.entries_of(obj, member))
-            for obj in mine
-        ]
+        return await flux_reader.found_handles(resource, mine, member, on_member=False)
 
     async def _known_servers(self) -> set[str]:
         """The addresses of all Clusters, as far as they can be read."""
@@ -197,11 +195,8 @@ class FluxCompanion:
 
     async def _on_member(self, resource: Resource, member: Member) -> list[FoundHandle]:
         """Those of Flux on the member itself. With a kubeconfig, they deploy on yet another cluster."""
-        return [
-            FoundHandle(resource=resource, obj=obj, on_member=True, entries=await flux_reader.entries_of(obj, member))
-            for obj in await flux_reader.listed(member.client, resource)
-            if obj.spec.kube_config is None
-        ]
+        found = [obj for obj in await flux_reader.listed(member.client, resource) if obj.spec.kube_config is None]
+        return await flux_reader.found_handles(resource, found, member, on_member=True)
 
     async def is_on_member(self, handle: ObjectRef, home: Member, member: Member) -> bool:
         resource = rules.resource_of(handle)
@@ -240,8 +235,12 @@ class FluxCompanion:
         if account and (denied := await forbidden(member.client, account, left)):
             why = f"{account}, with which Flux applies it, may not delete {_some(denied)}; grant it the right"
             raise _not_removed(ref, why)
-        storage = obj.status.storage_namespace if isinstance(obj, HelmRelease) else ""
-        if not (isinstance(obj, HelmRelease) and storage and obj.status.history):
+        if not isinstance(obj, HelmRelease):
+            return OwnRemoval()
+        storage = obj.status.storage_namespace
+        if not (storage and obj.status.history):
+            if left:
+                raise _not_removed(ref, "its status does not name its release; uninstall that with `helm uninstall`")
             return OwnRemoval()
         last = obj.status.history[0]
         return await left_release(
@@ -271,7 +270,7 @@ class FluxCompanion:
         if isinstance(obj, HelmRelease) and not flux_reader.is_recorded(obj):
             # helm-controller has forgotten the release. A release that was upgraded while no manager ran is newer than
             # the snapshot; otherwise it was read right before the deletion.
-            return () if uid in self._releases_read else await flux_reader.entries_of(obj, member)
+            return () if uid in self._releases_read else (await flux_reader.found_handle(obj, member)).entries
         self._releases_read.add(uid)
         return await flux_reader.recorded_entries(obj, member)
 

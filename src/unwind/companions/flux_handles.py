@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _NO_STEP = "management:"
 """Before the names of Kustomizations and HelmReleases that are no steps."""
+FORGOTTEN = (
+    "does not say in its status what it deployed, but objects on the cluster carry its labels: Flux would leave them;"
+    " let Flux reconcile it, or delete them"
+)
 _ITSELF = "it deploys Flux itself, which goes with the cluster"
 
 
@@ -35,6 +39,8 @@ class FoundHandle(msgspec.Struct, frozen=True, kw_only=True):
     obj: Kustomization | HelmRelease
     on_member: bool
     entries: tuple[HandleEntry, ...]
+    forgotten: bool = False
+    """Whether its status does not say what it deployed, and `entries` are found by its labels."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -130,6 +136,7 @@ def _handle(item: FoundHandle, needs: Iterable[str], warnings: Iterable[str]) ->
         stays=_ITSELF if itself else "",
         left=rules.why_left(item.obj) if is_left(item.obj) else "",
         held=why_held(item.obj),
+        unknown=f"it {FORGOTTEN}" if item.forgotten else "",
         warnings=(*item.warnings, *_warnings(item), *warnings),
     )
 
@@ -141,6 +148,8 @@ def _deploys_others(item: FoundHandle) -> bool:
 
 
 def _warnings(item: FoundHandle) -> Iterable[str]:
+    if item.forgotten:
+        yield f"it {FORGOTTEN}"
     if not is_left(item.obj) and (held := rules.why_held(item.obj)):
         yield f"it {held}"
     if not item.on_member and (parent := rules.parent_of(item.obj.metadata)):

@@ -12,7 +12,7 @@ from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.resources import NAMESPACES, Resource
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import HandleEntry
-from unwind.companions.flux_handles import ordering
+from unwind.companions.flux_handles import FoundHandle, ordering
 from unwind.companions.flux_rules import Place
 from unwind.companions.helm_release_rules import KEPT_CRD
 from unwind.concurrency import gather_limited
@@ -38,6 +38,8 @@ _TYPES: dict[Resource, type[Kustomization | HelmRelease]] = {
 _AT_ONCE = 16
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
+_SELECTED = 50
+"""Handles in one label selector."""
 _ABOVE = 500
 """Up to this number of Kustomizations and HelmReleases that are no steps are read for the order of those that are."""
 
@@ -101,12 +103,34 @@ async def read_order(
 # What they deployed
 
 
-async def entries_of(obj: FluxObject, member: Member) -> tuple[HandleEntry, ...]:
-    """What a handle deployed on the member."""
-    if isinstance(obj, HelmRelease) and obj.metadata.terminating and not is_recorded(obj):
-        # helm-controller forgets its release when it has uninstalled it, with or without waiting for its objects.
-        return await labelled_entries(ref_of(HELM_RELEASES, obj.metadata), member)
-    return await recorded_entries(obj, member)
+async def found_handles(
+    resource: Resource, objs: Sequence[FluxObject], member: Member, *, on_member: bool
+) -> list[FoundHandle]:
+    """These Kustomizations or HelmReleases with what each deployed on the member."""
+    recorded = [await recorded_entries(obj, member) for obj in objs]
+    forgotten = [ref_of(resource, obj.metadata) for obj, entries in zip(objs, recorded, strict=True) if not entries]
+    labelled = await _labelled(forgotten, member) if forgotten else {}
+    return [
+        FoundHandle(
+            resource=resource,
+            obj=obj,
+            on_member=on_member,
+            entries=entries or labelled.get(obj.metadata.uid, ()),
+            forgotten=not entries and obj.metadata.uid in labelled and not _forgets(obj),
+        )
+        for obj, entries in zip(objs, recorded, strict=True)
+    ]
+
+
+async def found_handle(obj: FluxObject, member: Member, *, on_member: bool = False) -> FoundHandle:
+    """One handle with what it deployed on the member."""
+    return (await found_handles(rules.kind_of(obj), [obj], member, on_member=on_member))[0]
+
+
+def _forgets(obj: FluxObject) -> bool:
+    """Whether its controller forgets what it deployed when it has removed it: helm-controller does, with or without
+    waiting for its objects."""
+    return isinstance(obj, HelmRelease) and obj.metadata.terminating
 
 
 def is_recorded(obj: HelmRelease) -> bool:
@@ -122,13 +146,25 @@ async def recorded_entries(obj: FluxObject, member: Member) -> tuple[HandleEntry
 
 async def labelled_entries(handle: ObjectRef, member: Member) -> tuple[HandleEntry, ...]:
     """The objects on the member that carry Flux's labels for a handle. Expensive: lists every kind."""
-    labels = rules.mark_selector(handle)
+    return (await _labelled([handle], member)).get(handle.uid, ())
+
+
+async def _labelled(handles: Sequence[ObjectRef], member: Member) -> dict[str, tuple[HandleEntry, ...]]:
+    """The objects on the member that carry Flux's labels for handles of one kind, by the uid of the handle. Lists every
+    kind once for many handles."""
     # On the management cluster the manager has few rights: what it may not read is refused when the plan is made.
     home = member.ref.kind == NAMESPACES.kind
-    found = await contents.cluster_contents(member.client, member.discovery, labels=labels, readable=home)
-    return tuple(
-        HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid="")) for item in found
-    )
+    entries: dict[str, list[HandleEntry]] = {}
+    for begin in range(0, len(handles), _SELECTED):
+        some = handles[begin : begin + _SELECTED]
+        labels = rules.mark_selector(some)
+        found = await contents.cluster_contents(member.client, member.discovery, labels=labels, readable=home)
+        for item in found:
+            entry = HandleEntry(object=msgspec.structs.replace(ref_of(item.resource, item.metadata), uid=""))
+            for handle in some:
+                if rules.is_marked(handle, item.metadata.labels or {}):
+                    entries.setdefault(handle.uid, []).append(entry)
+    return {uid: tuple(those) for uid, those in entries.items()}
 
 
 async def _release_entries(obj: HelmRelease, member: Member) -> tuple[HandleEntry, ...]:

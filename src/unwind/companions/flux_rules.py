@@ -32,7 +32,7 @@ from unwind.companions.helm_release_rules import KEPT_CRD
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from unwind.api.flux import KubeConfig, ResourceInventory
     from unwind.api.meta import ObjectMeta
@@ -255,10 +255,11 @@ def is_marked(handle: ObjectRef, labels: Mapping[str, str]) -> bool:
     return labels.get(name) == handle.name and labels.get(namespace) == handle.namespace
 
 
-def mark_selector(handle: ObjectRef) -> str:
-    """The label selector for what Flux deployed for this Kustomization or HelmRelease."""
-    name, namespace = _MARKS[handle.group]
-    return f"{name}={handle.name},{namespace}={handle.namespace}"
+def mark_selector(handles: Sequence[ObjectRef]) -> str:
+    """The label selector for what Flux deployed for Kustomizations or HelmReleases, all of one kind."""
+    name, namespace = _MARKS[handles[0].group]
+    names, namespaces = sorted({it.name for it in handles}), sorted({it.namespace for it in handles})
+    return f"{name} in ({','.join(names)}),{namespace} in ({','.join(namespaces)})"
 
 
 # Deletion

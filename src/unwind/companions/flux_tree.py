@@ -57,6 +57,8 @@ class TreeHandle(msgspec.Struct, kw_only=True):
     """The claims of its StatefulSets that stay."""
     failed: str = ""
     """Why it is not known what it deployed; empty if it is."""
+    forgotten: str = ""
+    """Why Flux would leave what it deployed, although nothing in the handle says so."""
 
     @property
     def ref(self) -> ObjectRef:
@@ -69,7 +71,7 @@ class TreeHandle(msgspec.Struct, kw_only=True):
     @property
     def held(self) -> str:
         """Why Flux would not remove everything; empty if it would."""
-        return flux_handles.why_held(self.obj)
+        return flux_handles.why_held(self.obj) or self.forgotten
 
     @property
     def there(self) -> list[Entry]:
@@ -136,7 +138,9 @@ class FluxTree:
             )
         try:
             found.member = await self._member_of(obj, place)
-            found.snapshot = await self._snapshot(obj, found.member)
+            handle = await handle_of(obj, found.member)
+            found.forgotten = flux_handles.FORGOTTEN if handle.unknown else ""
+            found.snapshot = await self._snapshot(handle, found.member)
             claims = await snapshots.staying_claims(found.member, found.snapshot.entries.values())
             found.claims = list(claims.values())
         except UnwindError as error:
@@ -170,9 +174,9 @@ class FluxTree:
             self._connected[namespace, secret] = opened
         return self._connected[namespace, secret]
 
-    async def _snapshot(self, obj: FluxObject, member: Member) -> Snapshot:
+    async def _snapshot(self, handle: Handle, member: Member) -> Snapshot:
         objects = self._objects.setdefault(member.system_uid, snapshots.MemberObjects(member))
-        return await snapshots.take(objects, self._companion, await handle_of(obj, member))
+        return await snapshots.take(objects, self._companion, handle)
 
     async def refused(self) -> list[Told]:
         """Why nothing of the tree may be deleted: Flux would leave objects, or handles outside of it depend on it."""
@@ -233,9 +237,11 @@ def config_of(secret: ObjectRef) -> KubeConfig:
 
 async def handle_of(obj: FluxObject, member: Member) -> Handle:
     """A handle with what it deployed."""
+    found = await flux_reader.found_handle(obj, member)
     return Handle(
         ref=rules.reference(obj),
         source=SourceKind.FLUX,
-        entries=await flux_reader.entries_of(obj, member),
+        entries=found.entries,
         terminating=obj.metadata.terminating,
+        unknown=f"it {flux_handles.FORGOTTEN}" if found.forgotten else "",
     )

@@ -11,6 +11,7 @@ import pytest
 
 from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
 from unwind.api.meta import ObjectRef
+from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import Plan
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.flux import FluxCompanion
@@ -260,6 +261,23 @@ async def test_unwind_removes_what_flux_would_leave_only_if_the_policies_let_it(
 @pytest.mark.parametrize("change", [{}, {"deletionPolicy": "Purge"}], ids=["Flux removes it", "an unknown policy"])
 async def test_unwind_removes_nothing_that_flux_would_not_leave_for_certain(change: dict[str, Any]) -> None:
     assert await own_removal({**SUSPENDED, "suspend": False, **change}, "shop_web__ConfigMap") is None
+
+
+async def test_a_suspended_helm_release_that_does_not_name_its_release_is_held_if_objects_carry_its_labels() -> None:
+    """Its hooks are not known without the release."""
+    handle = {"kind": "HelmRelease", "metadata": {"name": "db", "namespace": "shop"}, "spec": SUSPENDED, "status": {}}
+    companion = FluxCompanion(cast("Any", None), removes=AsyncMock(return_value=True))
+    assert await companion.own_removal(handle, CLUSTER, cast("Any", None), [])
+    there = Content(CONFIG_MAPS, Metadata(name="web", namespace="shop", uid="web", resource_version="1"))
+    with pytest.raises(Again, match="does not name its release; uninstall that"):
+        await companion.own_removal(handle, CLUSTER, cast("Any", None), [there])
+
+
+def test_what_a_handle_deployed_is_not_known_if_its_status_does_not_say_it_but_objects_carry_its_labels() -> None:
+    forgotten = msgspec.structs.replace(found("apps"), forgotten=True)
+    handles = by_name(forgotten, found("new"))
+    assert {name: bool(handle.unknown) for name, handle in handles.items()} == {"apps": True, "new": False}
+    assert handles["apps"].warnings == (handles["apps"].unknown,)
 
 
 async def test_unwind_never_removes_flux_itself() -> None:

@@ -232,3 +232,10 @@ def test_a_handle_that_stays_gets_back_only_what_unwind_has_changed() -> None:
         "metadata": {"annotations": {"kustomize.toolkit.fluxcd.io/reconcile": None}},
         "spec": {"deletionPolicy": "WaitForTermination"},
     }
+
+
+def test_one_selector_finds_what_several_handles_deployed() -> None:
+    other = msgspec.structs.replace(HANDLE, namespace="shop", name="base")
+    labels = "kustomize.toolkit.fluxcd.io"
+    wanted = f"{labels}/name in (apps,base),{labels}/namespace in (flux-system,shop)"
+    assert flux.mark_selector([other, HANDLE]) == wanted
