@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest_asyncio
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
@@ -77,10 +78,13 @@ async def _steps(it: TeardownScene, policies: EnforceAll) -> SourceSteps:
         return await source.steps(targets.of_capi(found))
 
 
-async def _secret(it: TeardownScene, name: str, server: str) -> None:
-    way = it.member.connection("somebody")
-    text = kubeconfig.document(way, cluster="other", user="unwind").replace(way.server, server)
-    meta = {"name": name, "namespace": it.namespace}
+async def _secret(it: TeardownScene, name: str, server: str = "", namespace: str = "", **way: str) -> None:
+    """A kubeconfig, with the address of the cluster unless another one is given."""
+    there = it.member.connection("somebody")
+    text = kubeconfig.document(
+        msgspec.structs.replace(there, server=server or there.server, **way), cluster="other", user="unwind"
+    )
+    meta = {"name": name, "namespace": namespace or it.namespace}
     data = {"value": base64.b64encode(text.encode()).decode()}
     body = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "data": data}
     await it.client.create(SECRETS, body)
@@ -123,6 +127,49 @@ async def test_a_handle_whose_kubeconfig_has_the_address_of_no_cluster_is_in_the
     [warning] = steps.warnings
     assert f"Kustomization/{it.namespace}/proxied uses a kubeconfig with an address or a proxy" in warning
     assert "example.dev" not in warning
+
+
+async def _deployed(it: TeardownScene, name: str, namespace: str = "") -> None:
+    """Let the status of a Kustomization say that it has deployed something."""
+    status = {"status": {"inventory": {"entries": [{"id": "shop_web__ConfigMap", "v": "v1"}]}}}
+    where = namespace or it.namespace
+    await it.client.patch(KUSTOMIZATIONS, name, status, namespace=where)
+
+
+async def test_an_enforced_handle_that_has_deployed_something_at_an_address_of_no_cluster_holds_those_of_its_namespace(
+    it: TeardownScene,
+) -> None:
+    """For example on this cluster, by its internal load balancer. That of the cluster itself through a proxy, too."""
+    elsewhere = f"{it.namespace}-elsewhere"
+    await it.management.create_namespace(elsewhere)
+    await _secret(it, "internal", "https://internal.example.dev:6443")
+    await _secret(it, "internal", "https://internal.example.dev:6443", elsewhere)
+    await _secret(it, "proxied", proxy="http://proxy.example.dev:3128")
+    for name, namespace, secret in (
+        ("near", it.namespace, "internal"),
+        ("new", it.namespace, "internal"),
+        ("far", elsewhere, "internal"),
+        ("proxied", it.namespace, "proxied"),
+    ):
+        await _kustomization(it, name, {"secretRef": {"name": secret}}, namespace)
+        if name != "new":
+            await _deployed(it, name, namespace)
+    steps = await _steps(it, EnforceAll(it.namespace, elsewhere))
+    assert steps.steps == ()
+    assert {(notice.type, notice.reason) for notice in steps.said} == {
+        (ConditionType.UNKNOWN_VALUE, Reason.CLUSTER_UNKNOWN)
+    }
+    assert [notice.message.partition(" ")[0] for notice in steps.said] == [
+        f"Kustomization/{it.namespace}/{name}" for name in ("near", "proxied")
+    ]
+    assert f"let it use Secret {it.name}-kubeconfig" in steps.said[0].message
+    left = await _steps(it, EnforceAll(it.namespace, elsewhere, near=Effort.LEAVE, proxied=Effort.TRY))
+    assert left.said == ()
+    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+    async with Members(it.client) as members:
+        policies = EnforceAll(it.namespace, elsewhere)
+        seen = await preview_companions((FluxCompanion(it.client),), policies, members, target, selected=True)
+    assert set(seen.unknown) == {notice.message for notice in steps.said}
 
 
 async def test_a_held_handle_whose_kubeconfig_is_gone_holds_although_it_has_deployed_nothing(

@@ -62,8 +62,8 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     unplaced: str = ""
     """Why it cannot be determined whether it deploys on this cluster, as the rest of a sentence; empty if it does. Such
     a handle is no step."""
-    holds: bool = False
-    """Whether an enforced handle that is `unplaced` holds the cluster."""
+    remedy: str = ""
+    """What to do so that this is known. If it is not empty, an enforced handle that is `unplaced` holds the cluster."""
     held: str = ""
     """Why its deployer would not remove everything if it were deleted as it is now, as the rest of a sentence; empty if
     it would. An enforced step waits until that changes, another one is given up."""

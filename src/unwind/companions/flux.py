@@ -7,7 +7,7 @@ cluster that it runs in. Flux lets go of a handle when its DELETEs are accepted,
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
@@ -56,9 +56,20 @@ _CONTROLLERS = {
 _AT_ONCE = 16
 # The API server answers this for a kind that it does not serve.
 _NOT_SERVED = 404
+# The same, and if the user may not list Clusters.
+_NO_CLUSTERS = (_NOT_SERVED, 403)
 _NAMED = 3
+_BY_SECRET = "use secretRef"
 _BY_CONFIG_MAP = "names its cluster by spec.kubeConfig.configMapRef, which Unwind does not read"
 _ELSEWHERE = "uses a kubeconfig with an address or a proxy of no known Cluster"
+
+
+class _Hosts(NamedTuple):
+    """The addresses of Clusters, with their ports."""
+
+    own: str
+    """Of one Cluster; empty if it is not known."""
+    others: frozenset[str]
 
 
 class FluxCompanion:
@@ -147,7 +158,7 @@ class FluxCompanion:
                 users.setdefault((obj.metadata.namespace, config.secret_ref), []).append(obj)
             elif config and config.config_map_ref:
                 holds = obj.metadata.namespace == target.ref.namespace
-                unplaced.append(unplaced_handle(resource, obj, _BY_CONFIG_MAP, holds=holds))
+                unplaced.append(unplaced_handle(resource, obj, _BY_CONFIG_MAP, _BY_SECRET if holds else ""))
         others: list[tuple[str, FluxObject]] = []
         mine: list[FluxObject] = []
         for (namespace, ref), objs in users.items():
@@ -157,27 +168,31 @@ class FluxCompanion:
                     mine += objs
                 others += [(server, obj) for server in servers for obj in objs]
             except UnwindError as error:
-                # A held one may have had its release: helm-controller forgets it when the Secret is missing.
-                deployed = [
-                    obj for obj in objs if rules.has_deployed(obj) or Finalizer.HANDLE in obj.metadata.finalizers
-                ]
-                if deployed:
+                if deployed := [obj for obj in objs if _may_have_deployed(obj)]:
                     raise _unknown_cluster(resource, deployed[0], error) from error
                 log.warning("kubeconfig not usable", object=f"Secret {namespace}/{ref.name}", error=str(error))
         if others:
-            known = await self._known_servers()
-            unplaced += [unplaced_handle(resource, obj, _ELSEWHERE) for server, obj in others if server not in known]
+            known = (await self._hosts(target)).others
+            use_secret = f"let it use Secret {target.secret} if it deploys on this cluster"
+            for host, obj in others:
+                if host not in known:
+                    holds = obj.metadata.namespace == target.ref.namespace and _may_have_deployed(obj)
+                    unplaced.append(unplaced_handle(resource, obj, _ELSEWHERE, use_secret if holds else ""))
         return await flux_reader.found_handles(resource, mine, member, on_member=False)
 
-    async def _known_servers(self) -> set[str]:
-        """The addresses of all Clusters, as far as they can be read."""
+    async def _hosts(self, target: ClusterTarget) -> _Hosts:
+        """The addresses of all Clusters. Those that may not be listed are no known ones."""
         for resource in (CLUSTERS, CLUSTERS_V1BETA1):
             try:
                 found = await self._client.list_of(resource, Cluster)
-            except ApiError:
-                continue  # only warnings depend on it
-            return {kubeconfig_clusters.host(item.spec.control_plane_endpoint) for item in found}
-        return set()
+            except ApiError as error:
+                if error.code not in _NO_CLUSTERS:
+                    raise
+                continue
+            hosts = {it.metadata.uid: kubeconfig_clusters.host(it.spec.control_plane_endpoint) for it in found}
+            own = hosts.pop(target.ref.uid, "")
+            return _Hosts(own, frozenset(hosts.values()))
+        return _Hosts("", frozenset())
 
     async def is_of_target(
         self, target: ClusterTarget, member: Member, namespace: str, ref: SecretKey, *, others: list[str] | None = None
@@ -319,6 +334,11 @@ async def _other_driver(member: Member, own: str, loaded: LoadedRelease) -> str:
     if loaded.driver and loaded.driver != own:
         return loaded.driver
     return (await helm_release_reader.driven_on_member(member)).get(loaded.name, "")
+
+
+def _may_have_deployed(obj: FluxObject) -> bool:
+    """Whether a handle has deployed something, or is held: helm-controller forgets it if the Secret is missing."""
+    return rules.has_deployed(obj) or Finalizer.HANDLE in obj.metadata.finalizers
 
 
 def _not_removed(handle: ObjectRef, why: str) -> Again:

@@ -181,6 +181,6 @@ def is_left(obj: FluxObject) -> bool:
     )
 
 
-def unplaced_handle(resource: Resource, obj: FluxObject, why: str, *, holds: bool = False) -> Handle:
+def unplaced_handle(resource: Resource, obj: FluxObject, why: str, remedy: str = "") -> Handle:
     ref = ref_of(resource, obj.metadata)
-    return Handle(ref=ref, source=SourceKind.FLUX, unplaced=why, holds=holds)
+    return Handle(ref=ref, source=SourceKind.FLUX, unplaced=why, remedy=remedy)

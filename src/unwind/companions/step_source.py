@@ -54,7 +54,17 @@ class HandleDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The policies that do not want that."""
 
 
-class PolicyDecisions(Protocol):
+class HandleDecisions(Protocol):
+    """What all policies that select a cluster say about its handles."""
+
+    def namespaces(self, source: SourceKind) -> Collection[str]:
+        """The namespaces of the management cluster whose handles of a deployer count."""
+
+    def decide(self, handle: Handle) -> HandleDecision | None:
+        """What the policies say about a handle; None if none of them mentions it."""
+
+
+class PolicyDecisions(HandleDecisions, Protocol):
     """What all policies that select a cluster say."""
 
     @property
@@ -72,12 +82,6 @@ class PolicyDecisions(Protocol):
     @property
     def terms(self) -> PolicyTerms | None:
         """What they say about the cluster as a whole; None if no policy selects it."""
-
-    def namespaces(self, source: SourceKind) -> Collection[str]:
-        """The namespaces of the management cluster whose handles of a deployer count."""
-
-    def decide(self, handle: Handle) -> HandleDecision | None:
-        """What the policies say about a handle; None if none of them mentions it."""
 
 
 class PolicyReader(Protocol):
@@ -132,7 +136,7 @@ class CompanionSteps(FollowedSource):
         return SourceSteps(
             steps=(*found_steps, *_recorded_steps(recorded, known)),
             terms=decisions.terms,
-            said=(*decisions.said, *_held_by(unplaced, decisions)),
+            said=(*decisions.said, *held_by(unplaced, decisions)),
             warnings=(*_order_lost(handles), *_warnings(handles, found, decisions), *unplaced_warnings(unplaced)),
         )
 
@@ -279,19 +283,20 @@ def _unknown(
     return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
 
 
-def _held_by(unplaced: Iterable[Handle], decisions: PolicyDecisions) -> list[TeardownNotice]:
-    """The notices that nothing is removed because of handles of which it is not known whether they deploy here."""
+def held_by(unplaced: Iterable[Handle], decisions: HandleDecisions) -> list[TeardownNotice]:
+    """The notices that nothing is removed because of handles that may deploy on this cluster or another one (pure)."""
     found = [
         (handle, decision)
         for handle in unplaced
-        if handle.holds and (decision := decisions.decide(handle)) and decision.effort is Effort.ENFORCE
+        if handle.remedy and (decision := decisions.decide(handle)) and decision.effort is Effort.ENFORCE
     ]
     return [
         TeardownNotice(
             ConditionType.UNKNOWN_VALUE,
             Reason.CLUSTER_UNKNOWN,
-            f"{handle.step} {handle.unplaced}; nothing is removed from this cluster until that is known: use"
-            f" secretRef, or exclude it with the selector of {', '.join(f'{_POLICY}{it}' for it in decision.policies)}",
+            f"{handle.step} {handle.unplaced}; nothing is removed from this cluster until that is known:"
+            f" {handle.remedy}, or exclude it with the selector of"
+            f" {', '.join(f'{_POLICY}{it}' for it in decision.policies)}",
         )
         for handle, decision in found
     ]

@@ -19,6 +19,8 @@ from unwind.companions import snapshots
 from unwind.companions.companion import Handle
 from unwind.companions.step_source import (
     NOT_SELECTED,
+    HandleDecisions,
+    held_by,
     mentioned,
     removed_by_unwind,
     step_of,
@@ -39,11 +41,10 @@ from unwind.removal.deletion_scope import Told
 from unwind.teardown.step_sources import SourceSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable
+    from collections.abc import Awaitable, Iterable
 
     from unwind.companions.companion import Companion
     from unwind.companions.snapshots import MemberObjects, Snapshot
-    from unwind.companions.step_source import HandleDecision
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
@@ -57,18 +58,12 @@ _AT_ONCE = 8
 _NAMED = 5
 
 
-class Decisions(Protocol):
+class Decisions(HandleDecisions, Protocol):
     """What the policies of a cluster say."""
-
-    def namespaces(self, source: SourceKind) -> Collection[str]:
-        """The namespaces of the management cluster whose handles of a deployer count."""
 
     @property
     def terms(self) -> PolicyTerms | None:
         """What they say about the cluster as a whole; None if no policy selects it."""
-
-    def decide(self, handle: Handle) -> HandleDecision | None:
-        """What the policies say about a handle; None if none of them mentions it."""
 
 
 class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +171,9 @@ async def preview_companions(
             for companion in companions:
                 try:
                     found = await companion.handles(target, member, decisions.namespaces(companion.source))
-                    warnings += unplaced_warnings(it for it in found if it.unplaced and decisions.decide(it))
+                    unplaced = [it for it in found if it.unplaced]
+                    warnings += unplaced_warnings(it for it in unplaced if decisions.decide(it))
+                    failed += [notice.message for notice in held_by(unplaced, decisions)]
                     found = [handle for handle in found if not handle.unplaced]
                     shown, warning = _shown(companion.source, found, decisions)
                     handles += await _taken(objects, companion, shown)
