@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+    from unwind.members.targets import AddonTarget
     from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import SourceSteps
 
@@ -71,11 +72,22 @@ async def _kustomization(
     await it.client.create(KUSTOMIZATIONS, body)
 
 
-async def _steps(it: TeardownScene, policies: EnforceAll) -> SourceSteps:
-    found = await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster)
+async def _target(it: TeardownScene) -> AddonTarget:
+    return targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+
+
+async def _steps(it: TeardownScene, policies: EnforceAll, target: AddonTarget | None = None) -> SourceSteps:
     async with removal_deps(it.client, HOME) as deps:
         source = CompanionSteps(FluxCompanion(it.client), policies, deps.members, deps.inventories)
-        return await source.steps(targets.of_capi(found))
+        return await source.steps(target or await _target(it))
+
+
+async def _unknown(it: TeardownScene, policies: EnforceAll, target: AddonTarget | None = None) -> set[str]:
+    """What is not known, by the preview."""
+    async with Members(it.client) as members:
+        it_is = target or await _target(it)
+        seen = await preview_companions((FluxCompanion(it.client),), policies, members, it_is, selected=True)
+    return set(seen.unknown)
 
 
 async def _secret(it: TeardownScene, name: str, server: str = "", namespace: str = "", **way: str) -> None:
@@ -88,6 +100,20 @@ async def _secret(it: TeardownScene, name: str, server: str = "", namespace: str
     data = {"value": base64.b64encode(text.encode()).decode()}
     body = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "data": data}
     await it.client.create(SECRETS, body)
+
+
+async def _another_cluster(it: TeardownScene) -> None:
+    """A Cluster with the address another.example.dev:6443."""
+    another: Object = {
+        "apiVersion": CLUSTERS.api_version,
+        "kind": CLUSTERS.kind,
+        "metadata": {"name": "another", "namespace": it.namespace},
+        "spec": {
+            "controlPlaneEndpoint": {"host": "another.example.dev", "port": 6443},
+            "infrastructureRef": {"apiGroup": "example.dev", "kind": "Example", "name": "another"},
+        },
+    }
+    await it.client.create(CLUSTERS, another)
 
 
 async def test_an_enforced_handle_that_names_its_cluster_by_a_config_map_holds_the_clusters_of_its_namespace(
@@ -110,15 +136,7 @@ async def test_an_enforced_handle_that_names_its_cluster_by_a_config_map_holds_t
 
 async def test_a_handle_whose_kubeconfig_has_the_address_of_no_cluster_is_in_the_warnings(it: TeardownScene) -> None:
     await _secret(it, "proxied", "https://proxy.example.dev:6443")
-    endpoint = {"spec": {"controlPlaneEndpoint": {"host": "another.example.dev", "port": 6443}}}
-    another: Object = {
-        "apiVersion": CLUSTERS.api_version,
-        "kind": CLUSTERS.kind,
-        "metadata": {"name": "another", "namespace": it.namespace},
-        **endpoint,
-    }
-    another["spec"] |= {"infrastructureRef": {"apiGroup": "example.dev", "kind": "Example", "name": "another"}}
-    await it.client.create(CLUSTERS, another)
+    await _another_cluster(it)
     await _secret(it, "another", "https://another.example.dev:6443")
     await _kustomization(it, "proxied", {"secretRef": {"name": "proxied"}})
     await _kustomization(it, "another", {"secretRef": {"name": "another"}})
@@ -165,11 +183,7 @@ async def test_an_enforced_handle_that_has_deployed_something_at_an_address_of_n
     assert f"let it use Secret {it.name}-kubeconfig" in steps.said[0].message
     left = await _steps(it, EnforceAll(it.namespace, elsewhere, near=Effort.LEAVE, proxied=Effort.TRY))
     assert left.said == ()
-    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
-    async with Members(it.client) as members:
-        policies = EnforceAll(it.namespace, elsewhere)
-        seen = await preview_companions((FluxCompanion(it.client),), policies, members, target, selected=True)
-    assert set(seen.unknown) == {notice.message for notice in steps.said}
+    assert await _unknown(it, EnforceAll(it.namespace, elsewhere)) == {notice.message for notice in steps.said}
 
 
 async def test_a_held_handle_whose_kubeconfig_is_gone_holds_although_it_has_deployed_nothing(
@@ -230,9 +244,62 @@ async def test_the_preview_of_a_handle_without_an_inventory_is_not_known_if_obje
     await _kustomization(it, "forgotten", way, suspend=False)
     await _kustomization(it, "new", way, suspend=False)
     await _labelled(it, "forgotten-0", "forgotten")
-    policies = EnforceAll(it.namespace)
-    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
-    async with Members(it.client) as members:
-        seen = await preview_companions((FluxCompanion(it.client),), policies, members, target, selected=True)
-    [unknown] = seen.unknown
+    [unknown] = await _unknown(it, EnforceAll(it.namespace))
     assert unknown.startswith(f"Kustomization/{it.namespace}/forgotten: it does not say in its status what it deployed")
+
+
+async def test_a_cluster_without_status_and_kubeconfig_is_held_by_handles_that_have_deployed_something_there(
+    it: TeardownScene,
+) -> None:
+    """As after a restore. A Cluster that never came up is not held, whatever else is in its namespace."""
+    never = msgspec.structs.replace(await _target(it), ready=False, secret="lost-kubeconfig")  # noqa: S106 - a name
+    await _secret(it, "other", "https://another.example.dev:6443")
+    await _another_cluster(it)
+    for name, way in (
+        ("apps", {"secretRef": {"name": "lost-kubeconfig"}}),
+        ("other", {"secretRef": {"name": "other"}}),
+        ("removed", {"secretRef": {"name": "removed-kubeconfig"}}),
+        ("held", {"secretRef": {"name": "lost-kubeconfig"}}),
+    ):
+        await _kustomization(it, name, way)
+    assert (await _steps(it, EnforceAll(it.namespace), never)).said == ()
+    for name in ("other", "removed"):
+        await _deployed(it, name)
+    assert (await _steps(it, EnforceAll(it.namespace), never)).said == ()
+    assert await _unknown(it, EnforceAll(it.namespace), never) == set()
+
+    await _deployed(it, "apps")
+    finalizers = {"metadata": {"finalizers": [Finalizer.HANDLE.value]}}
+    await it.client.patch(KUSTOMIZATIONS, "held", finalizers, namespace=it.namespace)
+    for efforts, names in (
+        ({}, ("apps", "held")),
+        ({"held": Effort.LEAVE}, ("apps",)),
+        ({"apps": Effort.LEAVE}, ("held",)),
+    ):
+        policies = EnforceAll(it.namespace, **efforts)
+        steps = await _steps(it, policies, never)
+        [notice] = steps.said
+        assert (steps.steps, notice.type) == ((), ConditionType.UNKNOWN_VALUE)
+        named = ", ".join(f"Kustomization/{it.namespace}/{name}" for name in names)
+        assert f"{named} may have deployed something there, but Secret {it.namespace}/lost-kubeconfig" in notice.message
+        [unknown] = await _unknown(it, policies, never)
+        assert named in unknown
+    left = EnforceAll(it.namespace, apps=Effort.LEAVE, held=Effort.LEAVE)
+    assert (await _steps(it, left, never)).said == ()
+
+
+async def test_a_cluster_without_status_and_kubeconfig_is_held_by_a_copy_with_its_address(it: TeardownScene) -> None:
+    found = await _target(it)
+    never = msgspec.structs.replace(found, ready=False, secret="lost-kubeconfig")  # noqa: S106 - a name
+    cluster = await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster)
+    elsewhere = f"{it.namespace}-elsewhere"
+    await it.management.create_namespace(elsewhere)
+    endpoint = cluster.spec.control_plane_endpoint
+    await _secret(it, "copied", f"https://{endpoint.host}:{endpoint.port}", elsewhere)
+    await _secret(it, "internal", "https://internal.example.dev:6443", elsewhere)
+    for name in ("copied", "internal"):
+        await _kustomization(it, name, {"secretRef": {"name": name}}, elsewhere)
+        await _deployed(it, name, elsewhere)
+    [notice] = (await _steps(it, EnforceAll(it.namespace, elsewhere), never)).said
+    assert f"Kustomization/{elsewhere}/copied may have deployed" in notice.message
+    assert "internal" not in notice.message

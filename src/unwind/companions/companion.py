@@ -103,6 +103,10 @@ class Companion(Protocol):
         `namespaces`: the namespaces of the management cluster whose handles count. Raises if they cannot be read.
         """
 
+    async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
+        """The handles on the management cluster that may have deployed something on a cluster whose kubeconfig is
+        missing: their status says so, or they are held. Raises if that is unknown."""
+
     def is_marked(self, handle: ObjectRef, found: Metadata) -> bool:
         """Whether an object on the member carries the deployer's mark for this handle (pure)."""
 

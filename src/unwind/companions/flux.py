@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unwind import logs
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.flux import FLUX_FINALIZER, HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomization, SecretKey
+from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS, Resource
@@ -59,7 +60,6 @@ _NOT_SERVED = 404
 # The same, and if the user may not list Clusters.
 _NO_CLUSTERS = (_NOT_SERVED, 403)
 _NAMED = 3
-_BY_SECRET = "use secretRef"
 _BY_CONFIG_MAP = "names its cluster by spec.kubeConfig.configMapRef, which Unwind does not read"
 _ELSEWHERE = "uses a kubeconfig with an address or a proxy of no known Cluster"
 
@@ -158,7 +158,7 @@ class FluxCompanion:
                 users.setdefault((obj.metadata.namespace, config.secret_ref), []).append(obj)
             elif config and config.config_map_ref:
                 holds = obj.metadata.namespace == target.ref.namespace
-                unplaced.append(unplaced_handle(resource, obj, _BY_CONFIG_MAP, _BY_SECRET if holds else ""))
+                unplaced.append(unplaced_handle(resource, obj, _BY_CONFIG_MAP, "use secretRef" if holds else ""))
         others: list[tuple[str, FluxObject]] = []
         mine: list[FluxObject] = []
         for (namespace, ref), objs in users.items():
@@ -179,6 +179,40 @@ class FluxCompanion:
                     holds = obj.metadata.namespace == target.ref.namespace and _may_have_deployed(obj)
                     unplaced.append(unplaced_handle(resource, obj, _ELSEWHERE, use_secret if holds else ""))
         return await flux_reader.found_handles(resource, mine, member, on_member=False)
+
+    async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
+        found: list[Handle] = []
+        hosts: list[_Hosts] = []
+        for resource in _KINDS:
+            for namespace in sorted(namespaces):
+                at_home = namespace == target.ref.namespace
+                for obj in await flux_reader.listed(self._client, resource, namespace=namespace):
+                    config = obj.spec.kube_config
+                    if config is None or not _may_have_deployed(obj):
+                        continue
+                    hosts = hosts or [await self._hosts(target)]
+                    ref = config.secret_ref
+                    if ref and ref.name:
+                        counts = await self._may_lead_to(target, namespace, ref, hosts[0])
+                    else:
+                        counts = at_home
+                    if counts:
+                        found.append(Handle(ref=ref_of(resource, obj.metadata), source=self.source))
+        return found
+
+    async def _may_lead_to(self, target: ClusterTarget, namespace: str, ref: SecretKey, hosts: _Hosts) -> bool:
+        """Whether a Secret may have a kubeconfig of a cluster whose own kubeconfig is missing."""
+
+        async def leads_to(secret: Object) -> bool:
+            host = kubeconfig_clusters.host_in(secret, ref.key)
+            # Of the namespace of the Cluster, as if the cluster could be asked: see `_on_management`.
+            return host == hosts.own or (namespace == target.ref.namespace and host not in hosts.others)
+
+        read = partial(self._client.get, SECRETS, ref.name, namespace=namespace)
+        try:
+            return await kubeconfig_clusters.is_of_target(target, namespace, ref, read, leads_to)
+        except UnwindError:
+            return True
 
     async def _hosts(self, target: ClusterTarget) -> _Hosts:
         """The addresses of all Clusters. Those that may not be listed are no known ones."""

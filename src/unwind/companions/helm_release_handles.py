@@ -75,6 +75,10 @@ class HelmCompanion:
         await gather_limited((one(*item) for item in stored.items() if item[0] not in driven), limit=_AT_ONCE)
         return sorted(handles, key=lambda item: item.step)
 
+    async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
+        del target, namespaces  # releases are on the member
+        return []
+
     async def _handle(
         self, target: ClusterTarget, member: Member, name: ReleaseName, revisions: Sequence[StoredRevision]
     ) -> Handle | None:

@@ -19,7 +19,7 @@ from unwind.api.caaph import (
     ReconcileStrategy,
 )
 from unwind.api.meta import ref_of
-from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL
+from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, Finalizer
 from unwind.api.policies import SourceKind
 from unwind.companions import helm_release_proxy_rules, helm_release_reader, helm_release_rules
 from unwind.companions.companion import DeletedHandle, Handle
@@ -110,6 +110,19 @@ class HelmReleaseProxies:
 
         await gather_limited((one(proxy) for proxy in proxies), limit=_AT_ONCE)
         return sorted(handles, key=lambda handle: handle.step)
+
+    async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
+        if not await is_installed(self._management, HELM_RELEASE_PROXIES):
+            return []
+        found: list[HelmReleaseProxy] = []
+        for namespace in sorted(namespaces):
+            listed = await self._management.list(HELM_RELEASE_PROXIES, namespace=namespace)
+            found += helm_release_proxy_rules.of_cluster(msgspec.convert(listed, list[HelmReleaseProxy]), target.ref)
+        return [
+            Handle(ref=ref_of(HELM_RELEASE_PROXIES, proxy.metadata), source=self.source)
+            for proxy in found
+            if helm_release_proxy_rules.installed(proxy) or Finalizer.HANDLE in proxy.metadata.finalizers
+        ]
 
     async def _handle(self, member: Member, proxy: HelmReleaseProxy, needs: tuple[str, ...]) -> Handle:
         loaded = await self._load(member, proxy)

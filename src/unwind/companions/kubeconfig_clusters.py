@@ -92,6 +92,11 @@ def other_host(secret: Object, key: str, member: Member) -> str:
     return "" if _address(way) == _address(member.client.connection) else urlsplit(way.server).netloc
 
 
+def host_in(secret: Object, key: str) -> str:
+    """The host and port in a kubeconfig. Raises UnwindError if it is invalid."""
+    return urlsplit(_connection(secret, key).server).netloc
+
+
 def host(endpoint: Endpoint) -> str:
     """The host and port of a Cluster, as `other_host` has them (pure)."""
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

@@ -124,7 +124,7 @@ class CompanionSteps(FollowedSource):
         if self._companion.source not in decisions.sources:
             return msgspec.structs.replace(nothing, warnings=await self._not_removed(target, decisions))
         try:
-            if await self._was_never_there(target):
+            if await self._was_never_there(target, decisions):
                 return nothing
             handles, found = await self._snapshot(target, decisions)
         except UnwindError as error:
@@ -140,15 +140,16 @@ class CompanionSteps(FollowedSource):
             warnings=(*_order_lost(handles), *_warnings(handles, found, decisions), *unplaced_warnings(unplaced)),
         )
 
-    async def _was_never_there(self, target: ClusterTarget) -> bool:
-        """Whether nothing can have been deployed on a cluster: by its status it was never reachable, and it has no
-        kubeconfig. A restored Cluster may have an empty status."""
+    async def _was_never_there(self, target: ClusterTarget, decisions: PolicyDecisions) -> bool:
+        """Whether nothing can have been deployed on a cluster: by its status it was never reachable, it has no
+        kubeconfig, and no handle says otherwise. A restored Cluster may have an empty status."""
         if target.ready:
             return False
         async with self._members.management() as home:
             try:
                 await home.client.get_metadata(SECRETS, target.secret, namespace=target.home)
             except NotFoundError:
+                await check_not_stranded(self._companion, target, decisions)
                 return True
         return False
 
@@ -201,6 +202,19 @@ class CompanionSteps(FollowedSource):
             gave_up="best-effort time of its TeardownPolicy exceeded",
             decided_by=(step.effort_from or "a TeardownPolicy") if by_policy else "unwind",
             paused=self._policies.conflict(step, self._companion.source, target),
+        )
+
+
+async def check_not_stranded(companion: Companion, target: ClusterTarget, decisions: HandleDecisions) -> None:
+    """Raise if a handle may have deployed something on a cluster that was never reachable by its status, and whose
+    kubeconfig is missing. Those that no policy mentions, or that are left, do not count."""
+    found = await companion.stranded(target, decisions.namespaces(companion.source))
+    names = [it.step for it in found if (one := decisions.decide(it)) and one.effort is not Effort.LEAVE]
+    if names:
+        raise UnwindError(
+            f"{_some(names)} may have deployed something there, but Secret {target.home}/{target.secret} with its"
+            " kubeconfig not found",
+            remedy="restore the Secret, or force-release the Cluster if its cluster is gone",
         )
 
 

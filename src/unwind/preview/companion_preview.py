@@ -20,6 +20,7 @@ from unwind.companions.companion import Handle
 from unwind.companions.step_source import (
     NOT_SELECTED,
     HandleDecisions,
+    check_not_stranded,
     held_by,
     mentioned,
     removed_by_unwind,
@@ -156,7 +157,7 @@ async def preview_companions(
 ) -> CompanionPreview:
     """The preview of all handles for a cluster. `selected`: whether a policy selects it."""
     if not target.ready:
-        return CompanionPreview(unknown=await _why_not_ready(members, target))
+        return CompanionPreview(unknown=await _why_not_ready(companions, decisions, members, target))
     handles: list[tuple[Handle, Snapshot]] = []
     failed: list[str] = []
     warnings: list[str] = []
@@ -228,7 +229,9 @@ def not_a_step(handle: ObjectRef) -> str:
     return f"not a step: namespace {handle.namespace} is in no sources[].namespaces of a TeardownPolicy"
 
 
-async def _why_not_ready(members: Members, target: ClusterTarget) -> tuple[str, ...]:
+async def _why_not_ready(
+    companions: Sequence[Companion], decisions: Decisions, members: Members, target: ClusterTarget
+) -> tuple[str, ...]:
     """Why it is not known what is on a cluster whose control plane is not initialized. Before it has a kubeconfig,
     nothing can have been deployed there; afterwards its status may only be missing, for example after a move."""
     why = "its control plane is not initialized, as far as its status says"
@@ -236,7 +239,13 @@ async def _why_not_ready(members: Members, target: ClusterTarget) -> tuple[str, 
         async with members.management() as home:
             await home.client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
-        return ()
+        try:
+            for companion in companions:
+                await check_not_stranded(companion, target, decisions)
+        except UnwindError as error:
+            why = f"{why}, and {error}"
+        else:
+            return ()
     except UnwindError as error:
         why = f"{why}, and its Secret cannot be read: {error}"
     return (f"cannot read what other deployers deployed on this cluster: {why}",)

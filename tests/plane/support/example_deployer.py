@@ -62,6 +62,9 @@ class ExampleDeployer(FixedPolicies):
         found = await member.client.list(CONFIG_MAPS, namespace=self._namespace, labels=f"{HANDLE_LABEL}=true")
         return [self._handle(item) for item in found]
 
+    async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
+        return []
+
     def _handle(self, found: Object) -> Handle:
         needs = found["data"]["dependsOn"].split()
         return Handle(
