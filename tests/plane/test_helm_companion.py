@@ -10,9 +10,11 @@ import yaml
 from tests.plane.support.cluster_teardowns import TeardownScene, manager, waves
 from tests.plane.support.helm_steps import KEPT, SETTINGS, VALUES
 from tests.plane.support.helm_users import HelmUser, ReleasePolicies, chart_file
-from tests.plane.support.objects import crd
+from tests.plane.support.objects import crd, define, new_object
 from tests.plane.support.removals import stateful_set, until_claimed
+from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.capi import CLUSTERS, Cluster
+from unwind.api.flux import HELM_RELEASES
 from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HELM_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
@@ -25,6 +27,7 @@ from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.object_watch import until_absent
 from unwind.members import targets
 from unwind.members.members import Members
+from unwind.planning.waves import plan
 from unwind.preview.companion_preview import preview_companions
 from unwind.testing.clock import StillClock
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.helm.program import Helm
+    from unwind.kube.client import Object
     from unwind.testing.charts import ChartRepository
 
 
@@ -172,16 +176,9 @@ async def test_objects_of_a_revision_that_is_newer_than_the_plan_are_removed_too
     await removed(it, user)
 
 
-async def test_a_release_that_a_deployer_drives_is_no_step_and_is_not_touched(
-    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+async def test_a_release_of_a_profile_is_no_step_of_its_own_and_is_not_touched(
+    it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
-    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS}
-    label = "-settings\n      labels: {helm.toolkit.fluxcd.io/name: db}\n"
-    repository.add("fluxed", {**files, "templates/a.yaml": SETTINGS.replace("-settings\n", label)})
-    bundle = chart_file("fleet", {"fleet.cattle.io/bundle-id": "apps"})
-    repository.add("fleet", {**files, "Chart.yaml": bundle})
-    for chart in ("fluxed", "fleet"):
-        await user.install(chart, chart)
     for name in ("profile", "sveltos", "mine"):
         await user.install(name, "settings")
     [secret] = await user.secrets("profile")
@@ -195,8 +192,109 @@ async def test_a_release_that_a_deployer_drives_is_no_step_and_is_not_touched(
         ended = await it.ended()
     assert ended.spec.plan
     assert [step.object.name for step in ended.spec.plan.steps if step.object.kind == "Release"] == ["mine"]
-    assert await it.objects() == {f"{name}-settings" for name in ("fluxed", "fleet", "profile", "sveltos")}
+    assert await it.objects() == {f"{name}-settings" for name in ("profile", "sveltos")}
     await it.let_go()
+
+
+async def _preview(it: TeardownScene, helm: Helm, policies: ReleasePolicies) -> dict[str, str]:
+    """What would be left behind, by the names of releases."""
+    companion = HelmCompanion(it.client, helm, named=policies.is_named)
+    target = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+    async with Members(it.client) as members:
+        seen = await preview_companions((companion,), policies, members, target, selected=True)
+    chunks = {chunk.spec.owner.uid: chunk for chunk in seen.chunks}
+    left = {}
+    for step in plan([item.draft for item in seen.steps.steps]).steps:
+        forecast = seen.forecast(step, chunks[step.object.uid].spec.entries.values())
+        left |= {told.object.name: told.why for told in seen.leaks(step, forecast or [])}
+    return left
+
+
+async def test_a_release_whose_deployer_is_gone_or_no_step_holds_by_name_and_is_shown_as_left_behind(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    files = {"values.yaml": VALUES, "templates/a.yaml": SETTINGS}
+    flux = "helm.toolkit.fluxcd.io"
+    label = f"-settings\n      labels: {{{flux}/name: db, {flux}/namespace: shops}}\n"
+    repository.add("fluxed", {**files, "templates/a.yaml": SETTINGS.replace("-settings\n", label)})
+    bundle = chart_file("fleet", {"fleet.cattle.io/bundle-id": "apps"})
+    repository.add("fleet", {**files, "Chart.yaml": bundle})
+    for chart in ("fluxed", "fleet", "settings"):
+        await user.install(chart, chart)
+    left = await _preview(it, helm, ReleasePolicies(it, helm))
+    assert set(left) == {"fluxed", "fleet"}
+    assert "carries the labels of Flux HelmRelease shops/db, which does not deploy it here" in left["fluxed"]
+    assert await _preview(it, helm, ReleasePolicies(it, helm, dict.fromkeys(left, Effort.LEAVE))) == {}
+    async with deleting(it, ReleasePolicies(it, helm)):
+        held = await it.teardown(
+            lambda one: {item.object.name for item in one.status.blockers if item.actor} == set(left), "held"
+        )
+        messages = {item.object.name: item.message for item in held.status.blockers}
+        assert "uninstall it with `helm uninstall`" in messages["fluxed"]
+        assert "is driven by Fleet bundle apps; remove it there" in messages["fleet"]
+        assert held.spec.plan
+        assert any("HelmRelease shops/db" in warning for warning in held.spec.plan.warnings)
+        assert await it.objects() == {"fluxed-settings", "fleet-settings"}
+        for name in left:
+            await user.uninstall(name)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await removed(it, user)
+
+
+async def test_a_release_proxy_that_no_policy_mentions_does_not_let_a_release_go(
+    it: TeardownScene, user: HelmUser, helm: Helm
+) -> None:
+    """A user of the namespace of the Cluster could write a paused one that names the release."""
+    await define(it.client, crd(HELM_RELEASE_PROXIES))
+    await user.install("db", "settings")
+    await user.install("web", "settings")
+    for name, namespace in (("db", it.namespace), ("web", "elsewhere")):
+        spec = {"releaseName": name, "namespace": user.namespace}
+        spec["clusterRef"] = {"namespace": namespace, "name": it.name}
+        await it.client.create(HELM_RELEASE_PROXIES, new_object(HELM_RELEASE_PROXIES, name, it.namespace, spec=spec))
+    policies = ReleasePolicies(it, helm)
+    left = await _preview(it, helm, policies)
+    assert left == {
+        "db": f"would be left behind: it is driven by HelmReleaseProxy {it.namespace}/db; remove it there, or exclude"
+        " it with the selector of the source Helm"
+    }
+    async with deleting(it, policies):
+        await it.teardown(_held(f"it is driven by HelmReleaseProxy {it.namespace}/db"), "held")
+        proxy = await it.client.get(HELM_RELEASE_PROXIES, "db", namespace=it.namespace)
+        await it.client.delete(HELM_RELEASE_PROXIES, "db", uid=proxy["metadata"]["uid"], namespace=it.namespace)
+        await user.uninstall("db")
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await removed(it, user)
+
+
+async def test_a_release_of_flux_is_left_to_its_helm_release_if_that_is_a_step_or_left(
+    it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
+) -> None:
+    await define(it.client, crd(HELM_RELEASES))
+    flux = HELM_RELEASES.group
+    labels = f"-settings\n      labels: {{{flux}/name: db, {flux}/namespace: {it.namespace}}}\n"
+    template = SETTINGS.replace("-settings\n", labels)
+    repository.add("driven-by-flux", {"values.yaml": VALUES, "templates/a.yaml": template})
+    await user.install("db", "driven-by-flux")
+    member = targets.of_capi(await it.client.get(CLUSTERS, it.name, namespace=it.namespace, type=Cluster))
+
+    async def drivers() -> list[str]:
+        companion = HelmCompanion(it.client, helm, named=ReleasePolicies(it, helm).is_named)
+        async with Members(it.client) as members, members.member(member) as there:
+            found = [one for one in await companion.handles(member, there, ()) if one.ref.namespace == user.namespace]
+        [handle] = found
+        assert handle.driven
+        return [driver.step for driver in handle.drivers]
+
+    assert await drivers() == []
+    body = new_object(HELM_RELEASES, "db", it.namespace, spec={"kubeConfig": {"secretRef": {"name": "elsewhere"}}})
+    await it.client.create(HELM_RELEASES, {**body, "spec": {**body["spec"], "suspend": True}})
+    assert await drivers() == []
+    here: Object = {"spec": {"kubeConfig": {"secretRef": {"name": f"{it.name}-kubeconfig"}}}}
+    await it.client.patch(HELM_RELEASES, "db", here, namespace=it.namespace)
+    assert await drivers() == [f"HelmRelease/{it.namespace}/db"]
+    await it.client.patch(HELM_RELEASES, "db", {"status": {"history": [{"name": "other"}]}}, namespace=it.namespace)
+    assert await drivers() == []
 
 
 async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name(
@@ -208,7 +306,7 @@ async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name
     async with held_by_protection(it, user, helm, "settings"):
         await user.upgrade("db", "taken")
         await _protect(user, "db-settings", None)
-        await it.teardown(_held("Flux HelmRelease db drives it now"), "held by the new driver")
+        await it.teardown(_held("carries the labels of Flux HelmRelease db"), "held by the new driver")
         assert await it.objects() == {"db-settings"}
         await user.uninstall("db")
         assert (await it.ended()).phase is Phase.COMPLETE

@@ -82,13 +82,13 @@ class ReleasePlace:
     async def foresee(self, volumes: VolumePolicy) -> Foreseen:
         """What the deletion would remove."""
         async with self._member() as member:
-            driven = await self._companion.driven(self._target or _cluster_of(member), member)
+            found = await self._companion.driven(self._target or _cluster_of(member), member)
         return await of_release(
             self._members,
             self._companion,
             self.name,
             target=self._target,
-            driven=driven.get(self.name, ""),
+            driven=found[self.name].name if self.name in found else "",
             volumes=volumes,
         )
 

@@ -69,6 +69,11 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     it would. An enforced step waits until that changes, another one is given up."""
     unknown: str = ""
     """Why it is not known what it deployed; empty if it is."""
+    driven: str = ""
+    """Why only the step of another deployer may remove it, and what to do if there is none, as the rest of a sentence;
+    empty for most."""
+    drivers: tuple[Handle, ...] = ()
+    """The handles of that deployer that exist and deploy on this cluster."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
 

@@ -367,7 +367,8 @@ async def _other_driver(member: Member, own: str, loaded: LoadedRelease) -> str:
     """Who drives a release besides the HelmRelease that `driver` calls this."""
     if loaded.driver and loaded.driver != own:
         return loaded.driver
-    return (await helm_release_reader.driven_on_member(member)).get(loaded.name, "")
+    found = (await helm_release_reader.driven_on_member(member)).get(loaded.name)
+    return found.name if found else ""
 
 
 def _may_have_deployed(obj: FluxObject) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from unwind.api.policies import SourceKind
 from unwind.companions import helm_release_reader, helm_release_rules
 from unwind.companions.companion import Handle, HandleEntry
-from unwind.companions.helm_release_reader import is_release, release_ref
+from unwind.companions.helm_release_reader import Driver, is_release, release_ref
 from unwind.companions.helm_release_remover import ReleaseRemover
 from unwind.companions.helm_release_rules import ReleaseName
 from unwind.concurrency import gather_limited
@@ -19,7 +21,7 @@ from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from unwind.api.meta import ObjectRef
     from unwind.companions.helm_release_reader import LoadedRelease
@@ -69,10 +71,13 @@ class HelmCompanion:
         handles: list[Handle] = []
 
         async def one(name: ReleaseName, revisions: Sequence[StoredRevision]) -> None:
-            if handle := await self._handle(target, member, name, revisions):
+            driver = driven.get(name)
+            if driver and driver.profile:
+                return  # its step removes it
+            if handle := await self._handle(target, member, name, revisions, driver):
                 handles.append(handle)
 
-        await gather_limited((one(*item) for item in stored.items() if item[0] not in driven), limit=_AT_ONCE)
+        await gather_limited((one(*item) for item in stored.items()), limit=_AT_ONCE)
         return sorted(handles, key=lambda item: item.step)
 
     async def stranded(self, target: ClusterTarget, namespaces: Collection[str]) -> list[Handle]:
@@ -80,7 +85,12 @@ class HelmCompanion:
         return []
 
     async def _handle(
-        self, target: ClusterTarget, member: Member, name: ReleaseName, revisions: Sequence[StoredRevision]
+        self,
+        target: ClusterTarget,
+        member: Member,
+        name: ReleaseName,
+        revisions: Sequence[StoredRevision],
+        driver: Driver | None,
     ) -> Handle | None:
         ref = release_ref(name, cluster=target.ref.uid)
         loaded: LoadedRelease | None
@@ -98,14 +108,42 @@ class HelmCompanion:
             # same error, and waits.
             entries = (HandleEntry(object=helm_release_reader.secret_ref(name, revisions[-1].secret)),)
             why = f"cannot be read: {error}"
-            return Handle(ref=ref, source=self.source, entries=entries, unknown=why, warnings=(why,))
-        if loaded is None or loaded.driver:
+            handle = Handle(ref=ref, source=self.source, entries=entries, unknown=why, warnings=(why,))
+            return _driven(handle, driver) if driver else handle
+        if loaded is None:
             return None
-        return await helm_release_reader.handle_of(member, loaded, ref)
+        driver = await self.driver_of(target, member, loaded, {name: driver} if driver else {})
+        if driver and driver.profile:
+            return None
+        handle = await helm_release_reader.handle_of(member, loaded, ref)
+        return _driven(handle, driver) if driver else handle
 
-    async def driven(self, target: ClusterTarget, member: Member) -> dict[ReleaseName, str]:
+    async def driver_of(
+        self, target: ClusterTarget, member: Member, loaded: LoadedRelease, driven: Mapping[ReleaseName, Driver]
+    ) -> Driver | None:
+        """Who drives a release. `driven`: those that an object of a deployer names."""
+        if found := driven.get(loaded.name):
+            return found
+        if not loaded.driver:
+            return None
+        if loaded.profile or loaded.flux is None:
+            return Driver(name=loaded.driver, profile=loaded.profile)
+        handles = await helm_release_reader.flux_drivers(
+            self._management, target, member, loaded.flux, release=loaded.name.name
+        )
+        return Driver(name=loaded.driver, handles=handles, gone=not handles)
+
+    async def driven(self, target: ClusterTarget, member: Member) -> dict[ReleaseName, Driver]:
         """The releases of a cluster that an object of a deployer names, with that object."""
         found = await helm_release_reader.driven_on_member(member)
         if self._management:
             found |= await helm_release_reader.driven_from_hub(self._management, target.ref)
         return found
+
+
+def _driven(handle: Handle, driver: Driver) -> Handle:
+    """The handle of a release that another deployer drives."""
+    why = f"{driver.why}, or exclude it with the selector of the source Helm"
+    return msgspec.structs.replace(
+        handle, driven=why, drivers=driver.handles, held=why, warnings=(*handle.warnings, f"it {why}")
+    )

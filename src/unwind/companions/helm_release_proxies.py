@@ -210,7 +210,8 @@ class HelmReleaseProxies:
             return loaded.driver
         driven = await helm_release_reader.driven_on_member(member)
         driven |= await helm_release_reader.driven_by_proxies(self._management, target.ref, besides=proxy)
-        return driven.get(loaded.name, "")
+        found = driven.get(loaded.name)
+        return found.name if found else ""
 
 
 async def _entries(member: Member, proxy: HelmReleaseProxy, loaded: LoadedRelease | None) -> tuple[HandleEntry, ...]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from unwind.api.unwind import Inventory
-    from unwind.companions.helm_release_reader import LoadedRelease
+    from unwind.companions.helm_release_reader import Driver, LoadedRelease
     from unwind.deleters.chain_attempt import Waiting
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_uninstall import ForeignObject
@@ -55,8 +55,13 @@ _LOOK_AGAIN = 30.0
 class ReleaseOwner(Companion, Protocol):
     """What the remover asks the companion."""
 
-    async def driven(self, target: ClusterTarget, member: Member) -> Mapping[ReleaseName, str]:
+    async def driven(self, target: ClusterTarget, member: Member) -> Mapping[ReleaseName, Driver]:
         """The releases of a cluster that an object of a deployer names, with that object."""
+
+    async def driver_of(
+        self, target: ClusterTarget, member: Member, loaded: LoadedRelease, driven: Mapping[ReleaseName, Driver]
+    ) -> Driver | None:
+        """Who drives a release. `driven`: those that an object of a deployer names."""
 
 
 class ReleaseRemover(UnmarkedRemover):
@@ -98,10 +103,9 @@ class _Checks:
     async def check(self, member: Member, loaded: LoadedRelease) -> None:
         """Raise Again if the release must not be removed, or not yet."""
         ref = self._ref
-        if driver := (await self._companion.driven(self.target, member)).get(loaded.name) or loaded.driver:
-            raise Again(
-                f"cannot uninstall {ref}: {driver} drives it now; remove it there", after=_LOOK_AGAIN, code=Reason.HELD
-            )
+        driven = await self._companion.driven(self.target, member)
+        if driver := await self._companion.driver_of(self.target, member, loaded, driven):
+            raise Again(f"cannot uninstall {ref}: it {driver.why}", after=_LOOK_AGAIN, code=Reason.HELD)
         if loaded.release.pending and (seconds := self._still_running(loaded.last)) > 0:
             status = loaded.release.info.status
             raise Again(

@@ -66,6 +66,15 @@ def flux_driver(namespace: str, name: str) -> str:
     return f"Flux HelmRelease {namespace}/{name}" if namespace else f"Flux HelmRelease {name}"
 
 
+def flux_release(documents: Iterable[Mapping[str, Any]]) -> ReleaseName | None:
+    """The HelmRelease of Flux that the labels of a release's objects name; None if they name none."""
+    for document in documents:
+        labels = (document.get("metadata") or {}).get("labels") or {}
+        if labels.get(FLUX_NAME_LABEL):
+            return ReleaseName(str(labels.get(FLUX_NAMESPACE_LABEL) or ""), str(labels[FLUX_NAME_LABEL]))
+    return None
+
+
 # What the cluster itself needs
 
 # CNI plugins that an operator installs, so that the chart does not contain their DaemonSet.

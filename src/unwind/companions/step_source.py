@@ -159,7 +159,8 @@ class CompanionSteps(FollowedSource):
         """The handles that policies mention, and what each deployed."""
         companion = self._companion
         async with self._members.member(target) as member:
-            found = await companion.handles(target, member, decisions.namespaces(companion.source))
+            listed = await companion.handles(target, member, decisions.namespaces(companion.source))
+            found = without_driven(listed, decisions)
             decided = {handle.ref.uid: decisions.decide(handle) for handle in found}
             handles = sorted(mentioned(found, lambda it: bool(decided[it.ref.uid])), key=lambda handle: handle.step)
 
@@ -230,6 +231,19 @@ def mentioned(handles: Iterable[Handle], is_mentioned: Callable[[Handle], bool])
     found = [handle for handle in handles if is_mentioned(handle)]
     between = without(needs, {it.step for it in handles} - {it.step for it in found})
     return [msgspec.structs.replace(it, depends_on=tuple(sorted(between[it.step]))) for it in found]
+
+
+def without_driven(handles: Iterable[Handle], decisions: HandleDecisions) -> list[Handle]:
+    """These handles without those that another deployer drives (pure).
+
+    One that a policy mentions is among them all the same, unless its driver is a step of the cluster or left: then
+    nothing would remove it.
+    """
+    return [
+        it
+        for it in handles
+        if not it.driven or (decisions.decide(it) and not any(decisions.decide(driver) for driver in it.drivers))
+    ]
 
 
 def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | None = None) -> SourceStep:

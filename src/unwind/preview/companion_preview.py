@@ -27,6 +27,7 @@ from unwind.companions.step_source import (
     step_of,
     unplaced_warnings,
     warnings_of,
+    without_driven,
 )
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
@@ -82,6 +83,8 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
     them."""
     given_up: Mapping[str, str] = {}
     """Why a step that is only tried is given up as it is now, by its name."""
+    driven: Mapping[str, str] = {}
+    """Why only a deployer that is no step may remove a step, by its name."""
     claims: Mapping[str, tuple[Entry, ...]] = {}
     """The claims that stay when a deployer deletes the StatefulSets of a handle, by its uid."""
     foreign: Mapping[str, tuple[ObjectRef, ...]] = {}
@@ -136,6 +139,8 @@ class CompanionPreview(msgspec.Struct, frozen=True, kw_only=True):
             return self.why_left[step.name]
         if step.effort == Effort.LEAVE:
             return f"{step.name} is left in place"
+        if step.name in self.driven:
+            return self.driven[step.name]
         if step.effort != Effort.TRY:
             return ""
         if step.name in self.given_up:
@@ -172,6 +177,7 @@ async def preview_companions(
             for companion in companions:
                 try:
                     found = await companion.handles(target, member, decisions.namespaces(companion.source))
+                    found = without_driven(found, decisions)
                     unplaced = [it for it in found if it.unplaced]
                     warnings += unplaced_warnings(it for it in unplaced if decisions.decide(it))
                     failed += [notice.message for notice in held_by(unplaced, decisions)]
@@ -187,7 +193,7 @@ async def preview_companions(
             removed = [
                 (handle, snapshot)
                 for handle, snapshot in handles
-                if (decision := decisions.decide(handle)) and decision.effort is not Effort.LEAVE
+                if (decision := decisions.decide(handle)) and decision.effort is not Effort.LEAVE and not handle.driven
             ]
             by_unwind = {handle.ref.uid for handle, _ in removed if removed_by_unwind(handle, decisions.decide(handle))}
             going = [
@@ -217,6 +223,7 @@ async def preview_companions(
         protection={item.object.uid: item for item in protection},
         by_unwind=frozenset(by_unwind),
         given_up=_given_up([handle for handle, _ in handles if handle.ref.uid not in by_unwind], decisions),
+        driven={handle.step: f"would be left behind: it {handle.driven}" for handle, _ in handles if handle.driven},
         claims=claims,
         foreign={handle.ref.uid: snapshot.foreign for handle, snapshot in handles if snapshot.foreign},
         elsewhere=tuple(Told(ref, not_a_step(ref) if selected else NO_POLICY) for ref in others),

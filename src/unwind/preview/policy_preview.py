@@ -17,7 +17,7 @@ from unwind.companions.companion import Handle
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
 from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
-from unwind.companions.step_source import left_message
+from unwind.companions.step_source import left_message, without_driven
 from unwind.concurrency import gather_limited
 from unwind.drain import rules
 from unwind.errors import UnwindError
@@ -192,7 +192,7 @@ def _cluster(
     ref, chosen = target.ref, merged.policies
     alone = msgspec.structs.replace(merged, policies=(policy,))
     steps: list[PreviewedStep] = []
-    for handle in found.handles:
+    for handle in without_driven(found.handles, merged):
         decision = _about(merged, handle)
         if decision and _about(alone, handle):
             steps.append(

@@ -47,6 +47,14 @@ def test_who_drives_a_release(
     assert helm_release_rules.driver(_chart(annotations), labels, [document]) == driver
 
 
+def test_the_labels_of_flux_on_its_objects_name_the_helm_release_of_a_release() -> None:
+    labels = {"helm.toolkit.fluxcd.io/name": "db", "helm.toolkit.fluxcd.io/namespace": "shop"}
+    documents: list[dict[str, Any]] = [{"kind": "ConfigMap"}, {"metadata": {"labels": labels}}]
+    assert helm_release_rules.flux_release(documents) == ReleaseName("shop", "db")
+    assert helm_release_rules.driver(_release(), {}, documents) == "Flux HelmRelease shop/db"
+    assert helm_release_rules.flux_release([{"metadata": {"labels": {"app": "db"}}}]) is None
+
+
 def _workload(kind: str, **pod: Any) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": "it"}, "spec": {"template": {"spec": pod}}}
 

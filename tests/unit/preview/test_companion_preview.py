@@ -182,3 +182,16 @@ def test_helm_releases_that_no_policy_mentions_are_one_warning() -> None:
 
 def test_handles_of_a_deployer_are_shown_without_a_policy() -> None:
     assert companion_preview._shown(SourceKind.FLUX, [handle()], Words(None)) == ([handle()], "")
+
+
+def test_an_enforced_release_that_a_deployer_drives_which_is_no_step_would_be_left_behind() -> None:
+    driven = CompanionPreview(
+        steps=companion_preview._steps([(handle(), SNAPSHOT)], Words(Effort.ENFORCE)), driven={STEP: "is left behind"}
+    )
+    step = Step(name=STEP, object=WEB, effort=Effort.ENFORCE.value, wave=1)
+    forecast = driven.forecast(step, [entry("a")])
+    assert forecast
+    assert [item.fate for item in forecast] == [ForecastFate.STAYS]
+    assert [(told.object, told.why) for told in driven.leaks(step, forecast)] == [(WEB, "is left behind")]
+    chosen = msgspec.structs.replace(step, effort=Effort.LEAVE.value)
+    assert driven.leaks(chosen, forecast) == []
