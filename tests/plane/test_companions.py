@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.plane.support.cluster_teardowns import TeardownScene, manager
@@ -17,9 +18,12 @@ from tests.plane.support.example_deployer import (
     running_deployer,
 )
 from unwind.api.capi import CLUSTERS, Cluster
+from unwind.api.meta import is_true
 from unwind.api.names import DELETE_PROTECTION_LABEL, Finalizer
 from unwind.api.resources import CONFIG_MAPS
-from unwind.api.unwind import Effort, Phase, Teardown
+from unwind.api.unwind import TEARDOWNS, Effort, Phase, Teardown
+from unwind.clock import SYSTEM
+from unwind.kube import kubeconfig
 from unwind.kube.object_watch import until
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.members import targets
@@ -28,6 +32,7 @@ from unwind.planning.waves import plan
 from unwind.preview.companion_preview import preview_companions
 from unwind.preview.removal_forecast import ForecastFate
 from unwind.testing.clock import StillClock
+from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +85,34 @@ async def test_a_handle_whose_deployer_does_not_run_holds_by_name(it: TeardownSc
         assert (blocker.message, blocker.actor) == ("the deployer is deleting", "the example deployer")
     # A manager that starts later continues: the handle is being deleted already.
     async with manager(it.client, sources=(companion.steps,)), running_deployer(it):
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await it.nothing_left()
+
+
+async def test_a_member_that_does_not_answer_after_the_deletion_of_a_handle_holds_until_it_is_back(
+    it: TeardownScene,
+) -> None:
+    await deployed(it, "apps", objects=["apps-0"], finalizers=[HOLD])
+    way = kubeconfig.load(it.member.kubeconfig)
+    async with (
+        Proxy(it.member.server) as proxy,
+        running_deployer(it),
+        manager(it.client, sources=(ExampleDeployer(it).steps,), clock=SYSTEM),
+    ):
+        await it.lead_to(msgspec.structs.replace(way, server=proxy.url))
+        await it.delete()
+        await it.teardown(_held_at("apps-0"), "held at apps-0")
+        assert "apps" in it.deleted()
+        proxy.close()
+        held = await it.teardown(lambda one: is_true(one.status.conditions, "MemberUnreachable"), "unreachable")
+        assert held.phase is Phase.HELD
+        first = held.status.blockers[0]
+        assert (first.reason, first.object.name) == ("Unreachable", it.name)
+        assert "does not answer" in first.message
+        # That its objects go meanwhile cannot be seen, and does not count.
+        await it.member.client.patch(CONFIG_MAPS, "apps-0", {"metadata": {"finalizers": None}}, namespace=it.on_member)
+        assert not (await it.client.get(TEARDOWNS, it.uid, type=Teardown)).finished
+        proxy.reopen()
         assert (await it.ended()).phase is Phase.COMPLETE
     await it.nothing_left()
 

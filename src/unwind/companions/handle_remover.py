@@ -26,6 +26,7 @@ from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import set_finalizer
 from unwind.members.member import RECENT
 from unwind.protection.deleter import ProtectionLink, labelled
+from unwind.removal import outages
 from unwind.teardown.step_removers import InventoryRemover, StepProgress, UnmarkedRemover, retry_forever
 from unwind.teardown.verified_removal import own_blockers
 from unwind.why.blocker_causes import actor_of
@@ -92,6 +93,8 @@ class _HandleRemoval:
     ) -> None:
         self.progress: StepProgress | None = None
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._outage: dict[ObjectRef, Waiting | Failed] = {}
+        """By the cluster that does not answer."""
         self._companion = companion
         self._connect = connect
         self._keeps = keeps
@@ -111,7 +114,7 @@ class _HandleRemoval:
 
     @property
     def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
-        return {**self._waits, **(self._inner.waits if self._inner else {})}
+        return {**self._waits, **(self._inner.waits if self._inner else {}), **self._outage}
 
     @property
     def removed(self) -> frozenset[str]:
@@ -137,10 +140,23 @@ class _HandleRemoval:
         async with self._places() as places:
             keeps = self._keeps(self._handle)
             self._open = _OpenRemoval(self, self._companion, self._context, self._chunks, places, keeps=keeps)
+            member, clock = places.member, self._context.means.clock
+            # Otherwise it would go on to report what it waited for when the watches broke.
+            following = asyncio.create_task(
+                outages.follow(member, lambda outage: self._report_outage(member.ref, outage), clock=clock)
+            )
             try:
                 await self._open.run()
             finally:
+                following.cancel()
+                self._outage.clear()
                 self._open = None
+
+    def _report_outage(self, member: ObjectRef, outage: Failed | None) -> None:
+        before = dict(self._outage)
+        self._outage = {member: outage} if outage else {}
+        if self._outage != before:
+            self._context.changed()
 
     @asynccontextmanager
     async def _places(self) -> AsyncIterator[HandlePlaces]:
@@ -171,7 +187,9 @@ class _HandleRemoval:
                     open_removal.member, on_member, deployed, step=step.name, before=known, now=now
                 )
             )
-        outside = {ref: what for ref, what in self._waits.items() if ref in elsewhere}
+        # The inner removal reports it itself.
+        outage = {} if self._inner else self._outage
+        outside = outage | {ref: what for ref, what in self._waits.items() if ref in elsewhere}
         own = own_blockers(outside, self._actor, step=step.name, before=known, now=now)
         return (*own, *inner, *found)
 
