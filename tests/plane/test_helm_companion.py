@@ -16,7 +16,7 @@ from unwind.api.caaph import HELM_RELEASE_PROXIES
 from unwind.api.capi import CLUSTERS, Cluster
 from unwind.api.flux import HELM_RELEASES
 from unwind.api.names import DELETE_PROTECTION_LABEL, DEPENDS_ON_ANNOTATION, HELM_RELEASE_ANNOTATION, OWNER_LABEL
-from unwind.api.resources import CONFIG_MAPS, JOBS, SECRETS, Resource
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, JOBS, SECRETS, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, Teardown
 from unwind.clock import SYSTEM
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.helm.program import Helm
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.testing.charts import ChartRepository
 
 
@@ -203,7 +203,7 @@ async def _preview(it: TeardownScene, helm: Helm, policies: ReleasePolicies) -> 
     async with Members(it.client) as members:
         seen = await preview_companions((companion,), policies, members, target, selected=True)
     chunks = {chunk.spec.owner.uid: chunk for chunk in seen.chunks}
-    left = {}
+    left: dict[str, str] = {}
     for step in plan([item.draft for item in seen.steps.steps]).steps:
         forecast = seen.forecast(step, chunks[step.object.uid].spec.entries.values())
         left |= {told.object.name: told.why for told in seen.leaks(step, forecast or [])}
@@ -241,15 +241,35 @@ async def test_a_release_whose_deployer_is_gone_or_no_step_holds_by_name_and_is_
     await removed(it, user)
 
 
+@asynccontextmanager
+async def _kinds(client: Client, *resources: Resource) -> AsyncIterator[None]:
+    """Kinds of deployers that do not run here, unless they are installed already."""
+    there = {item["metadata"]["name"] for item in await client.list(CUSTOM_RESOURCE_DEFINITIONS)}
+    made = [await define(client, crd(it)) for it in resources if f"{it.plural}.{it.group}" not in there]
+    try:
+        yield
+    finally:
+        for one in made:
+            meta = one["metadata"]
+            await client.delete(CUSTOM_RESOURCE_DEFINITIONS, meta["name"], uid=meta["uid"])
+            await until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, meta["name"])
+
+
 async def test_a_release_proxy_that_no_policy_mentions_does_not_let_a_release_go(
     it: TeardownScene, user: HelmUser, helm: Helm
 ) -> None:
     """A user of the namespace of the Cluster could write a paused one that names the release."""
-    await define(it.client, crd(HELM_RELEASE_PROXIES))
+    async with _kinds(it.client, HELM_RELEASE_PROXIES):
+        await _proxies(it, user, helm)
+    await removed(it, user)
+
+
+async def _proxies(it: TeardownScene, user: HelmUser, helm: Helm) -> None:
     await user.install("db", "settings")
     await user.install("web", "settings")
     for name, namespace in (("db", it.namespace), ("web", "elsewhere")):
-        spec = {"releaseName": name, "namespace": user.namespace}
+        spec: Object = {"releaseName": name, "namespace": user.namespace}
+        spec |= {"chartName": "web", "repoURL": "https://charts.example.com"}
         spec["clusterRef"] = {"namespace": namespace, "name": it.name}
         await it.client.create(HELM_RELEASE_PROXIES, new_object(HELM_RELEASE_PROXIES, name, it.namespace, spec=spec))
     policies = ReleasePolicies(it, helm)
@@ -264,13 +284,16 @@ async def test_a_release_proxy_that_no_policy_mentions_does_not_let_a_release_go
         await it.client.delete(HELM_RELEASE_PROXIES, "db", uid=proxy["metadata"]["uid"], namespace=it.namespace)
         await user.uninstall("db")
         assert (await it.ended()).phase is Phase.COMPLETE
-    await removed(it, user)
 
 
 async def test_a_release_of_flux_is_left_to_its_helm_release_if_that_is_a_step_or_left(
     it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository
 ) -> None:
-    await define(it.client, crd(HELM_RELEASES))
+    async with _kinds(it.client, HELM_RELEASES):
+        await _driven_by_flux(it, user, helm, repository)
+
+
+async def _driven_by_flux(it: TeardownScene, user: HelmUser, helm: Helm, repository: ChartRepository) -> None:
     flux = HELM_RELEASES.group
     labels = f"-settings\n      labels: {{{flux}/name: db, {flux}/namespace: {it.namespace}}}\n"
     template = SETTINGS.replace("-settings\n", labels)
@@ -287,14 +310,15 @@ async def test_a_release_of_flux_is_left_to_its_helm_release_if_that_is_a_step_o
         return [driver.step for driver in handle.drivers]
 
     assert await drivers() == []
-    body = new_object(HELM_RELEASES, "db", it.namespace, spec={"kubeConfig": {"secretRef": {"name": "elsewhere"}}})
-    await it.client.create(HELM_RELEASES, {**body, "spec": {**body["spec"], "suspend": True}})
+    spec: Object = {"suspend": True, "interval": "1h", "chartRef": {"kind": "ExternalArtifact", "name": "none"}}
+    spec["kubeConfig"] = {"secretRef": {"name": "elsewhere"}}
+    await it.client.create(HELM_RELEASES, new_object(HELM_RELEASES, "db", it.namespace, spec=spec))
     assert await drivers() == []
     here: Object = {"spec": {"kubeConfig": {"secretRef": {"name": f"{it.name}-kubeconfig"}}}}
     await it.client.patch(HELM_RELEASES, "db", here, namespace=it.namespace)
     assert await drivers() == [f"HelmRelease/{it.namespace}/db"]
-    await it.client.patch(HELM_RELEASES, "db", {"status": {"history": [{"name": "other"}]}}, namespace=it.namespace)
-    assert await drivers() == []
+    made = await it.client.get(HELM_RELEASES, "db", namespace=it.namespace)
+    await it.client.delete(HELM_RELEASES, "db", uid=made["metadata"]["uid"], namespace=it.namespace)
 
 
 async def test_a_release_that_a_deployer_takes_over_after_the_plan_holds_by_name(

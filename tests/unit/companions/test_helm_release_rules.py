@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
+from unwind.api.flux import HelmRelease as FluxRelease
 from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
-from unwind.companions import helm_release_rules
+from unwind.companions import helm_release_reader, helm_release_rules
 from unwind.companions.helm_release_rules import ReleaseName, StoredRevision
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest, ChartMetadata, HelmRelease, ReleasedChart
@@ -180,3 +183,16 @@ def test_hooks_with_the_rights_of_unwind_and_disabled_hooks_are_left_to_a_person
     assert "ClusterRoleBinding all" in reaching
     assert "helm uninstall --no-hooks" in helm_release_rules.why_not_uninstalled(name, [], disabled=True)
     assert helm_release_rules.why_not_uninstalled(name, [], disabled=False) == ""
+
+
+@pytest.mark.parametrize(("history", "drives"), [([], True), ([{"name": "db"}], True), ([{"name": "other"}], False)])
+async def test_a_helm_release_of_flux_on_the_member_drives_only_releases_that_it_has_deployed(
+    monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]], drives: bool
+) -> None:
+    body = {"metadata": {"namespace": "shop", "name": "db", "uid": "u"}, "status": {"history": history}}
+    found = msgspec.convert(body, FluxRelease)
+    monkeypatch.setattr(release_reader, "is_installed", AsyncMock(return_value=True))
+    member: Any = SimpleNamespace(client=SimpleNamespace(get=AsyncMock(return_value=found)))
+    labelled, none = ReleaseName("shop", "db"), cast("Any", None)
+    handles = await helm_release_reader.flux_drivers(None, none, member, labelled, release="db")
+    assert [(handle.step, handle.on_member) for handle in handles] == ([("HelmRelease/shop/db", True)] * drives)
