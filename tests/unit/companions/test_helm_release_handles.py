@@ -83,27 +83,29 @@ def stored(monkeypatch: pytest.MonkeyPatch, *names: str, needed: str = "") -> No
     monkeypatch.setattr(helm_release_reader, "entries_of", AsyncMock(return_value=()))
 
 
-async def steps(hub: Mapping[Resource, Sequence[Object]], on_member: Sequence[Object] | None = None) -> list[str]:
-    """The releases that are steps. `on_member`: the HelmCharts of K3s; None without K3s."""
+async def undriven(hub: Mapping[Resource, Sequence[Object]], on_member: Sequence[Object] | None = None) -> list[str]:
+    """The releases that no other deployer drives. `on_member`: the HelmCharts of K3s; None without K3s."""
     kinds = [] if on_member is None else [SimpleNamespace(resource=helm_release_reader._HELM_CHARTS)]
     member: Any = SimpleNamespace(
         client=Server({helm_release_reader._HELM_CHARTS: on_member or []}),
         discovery=SimpleNamespace(kinds=AsyncMock(return_value=kinds)),
     )
     companion = HelmCompanion(cast("Any", Server(hub)), None, named=AsyncMock(return_value=False))
-    return [f"{it.ref.namespace}/{it.ref.name}" for it in await companion.handles(PROD, member, ())]
+    return [f"{it.ref.namespace}/{it.ref.name}" for it in await companion.handles(PROD, member, ()) if not it.driven]
 
 
-async def test_a_release_that_a_helm_release_proxy_of_the_cluster_names_is_no_step(
+async def test_a_release_that_a_helm_release_proxy_of_the_cluster_names_is_driven_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored(monkeypatch, "apps/web", "default/db", "apps/db", "apps/mine")
     hub = [proxy("web", namespace="apps"), proxy("db"), proxy("mine", cluster="other", namespace="apps")]
-    assert await steps({HELM_RELEASE_PROXIES: hub}) == ["apps/db", "apps/mine"]
-    assert len(await steps({})) == 4, "CAAPH is not installed"
+    assert await undriven({HELM_RELEASE_PROXIES: hub}) == ["apps/db", "apps/mine"]
+    assert len(await undriven({})) == 4, "CAAPH is not installed"
 
 
-async def test_a_release_that_a_cluster_summary_of_sveltos_names_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_release_that_a_cluster_summary_of_sveltos_names_is_driven_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stored(monkeypatch, "apps/web", "apps/mine")
 
     def summary(cluster: str, release: str) -> Object:
@@ -111,14 +113,14 @@ async def test_a_release_that_a_cluster_summary_of_sveltos_names_is_no_step(monk
         meta = {"namespace": "shop", "name": f"s-{cluster}"}
         return {"metadata": meta, "spec": {"clusterName": cluster}, "status": status}
 
-    assert await steps({CLUSTER_SUMMARIES: [summary("prod", "web"), summary("other", "mine")]}) == ["apps/mine"]
+    assert await undriven({CLUSTER_SUMMARIES: [summary("prod", "web"), summary("other", "mine")]}) == ["apps/mine"]
 
 
-async def test_a_release_that_a_helm_chart_of_k3s_names_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_release_that_a_helm_chart_of_k3s_names_is_driven_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stored(monkeypatch, "kube-system/traefik", "apps/web", "kube-system/web")
     charts = [chart("traefik", "kube-system"), chart("web", "kube-system", targetNamespace="apps")]
-    assert await steps({}, charts) == ["kube-system/web"]
-    assert len(await steps({})) == 3, "K3s is not there"
+    assert await undriven({}, charts) == ["kube-system/web"]
+    assert len(await undriven({})) == 3, "K3s is not there"
 
 
 async def test_a_proxy_whose_release_the_cluster_needs_goes_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ async def test_a_helm_release_of_flux_on_the_member_drives_only_releases_that_it
 ) -> None:
     body = {"metadata": {"namespace": "shop", "name": "db", "uid": "u"}, "status": {"history": history}}
     found = msgspec.convert(body, FluxRelease)
-    monkeypatch.setattr(release_reader, "is_installed", AsyncMock(return_value=True))
+    monkeypatch.setattr(helm_release_reader, "is_installed", AsyncMock(return_value=True))
     member: Any = SimpleNamespace(client=SimpleNamespace(get=AsyncMock(return_value=found)))
     labelled, none = ReleaseName("shop", "db"), cast("Any", None)
     handles = await helm_release_reader.flux_drivers(None, none, member, labelled, release="db")

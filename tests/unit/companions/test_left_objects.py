@@ -32,7 +32,7 @@ HELM: Any = SimpleNamespace(replica="r")
 def proxy(uid: str, cluster: str = "prod", **spec: str) -> Object:
     wanted = {"releaseName": "cilium", "namespace": "kube-system", "reconcileStrategy": "InstallOnce", **spec}
     metadata = {"namespace": "shop", "name": f"cilium-{uid}", "uid": uid, "resourceVersion": "1"}
-    return {"metadata": metadata, "spec": {"clusterRef": {"name": cluster}, **wanted}}
+    return {"metadata": metadata, "spec": {"clusterRef": {"namespace": "shop", "name": cluster}, **wanted}}
 
 
 def helm_release(name: str = "cilium") -> Object:
