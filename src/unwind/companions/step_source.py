@@ -126,11 +126,9 @@ class CompanionSteps(FollowedSource):
         try:
             if await self._was_never_there(target, decisions):
                 return nothing
-            handles, found = await self._snapshot(target, decisions)
+            handles, unplaced, found = await self._snapshot(target, decisions)
         except UnwindError as error:
             return _unknown(self._companion.source, error, decisions, recorded)
-        unplaced = [handle for handle in handles if handle.unplaced]
-        handles = [handle for handle in handles if not handle.unplaced]
         found_steps = [step_of(handle, decisions.decide(handle)) for handle in handles]
         known = {handle.ref.uid for handle in handles}
         return SourceSteps(
@@ -155,22 +153,24 @@ class CompanionSteps(FollowedSource):
 
     async def _snapshot(
         self, target: ClusterTarget, decisions: PolicyDecisions
-    ) -> tuple[list[Handle], dict[str, Snapshot]]:
-        """The handles that policies mention, and what each deployed."""
+    ) -> tuple[list[Handle], list[Handle], dict[str, Snapshot]]:
+        """The handles that policies mention, those of them that are unplaced, and what each of the others deployed."""
         companion = self._companion
         async with self._members.member(target) as member:
             listed = await companion.handles(target, member, decisions.namespaces(companion.source))
             found = without_driven(listed, decisions)
             decided = {handle.ref.uid: decisions.decide(handle) for handle in found}
-            handles = sorted(mentioned(found, lambda it: bool(decided[it.ref.uid])), key=lambda handle: handle.step)
+            # Order is by the names of steps, and a handle that is no step may have the name of one.
+            placed = mentioned((it for it in found if not it.unplaced), lambda it: bool(decided[it.ref.uid]))
+            placed.sort(key=lambda handle: handle.step)
+            unplaced = sorted((it for it in found if it.unplaced and decided[it.ref.uid]), key=lambda it: it.step)
 
             def effort(handle: Handle) -> Effort:
                 decision = decided[handle.ref.uid]
                 return decision.effort if decision and not handle.stays else Effort.LEAVE
 
-            placed = [handle for handle in handles if not handle.unplaced]
             taken = await snapshots.record_all(self._inventories, member, placed, lambda _: companion, effort)
-        return handles, taken
+        return placed, unplaced, taken
 
     async def _not_removed(self, target: ClusterTarget, decisions: PolicyDecisions) -> tuple[str, ...]:
         """A warning about the handles that are no steps. Only of the management cluster: without a policy, nothing is

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
 from unwind.api.meta import ObjectRef
 from unwind.api.policies import SourceKind
-from unwind.api.unwind import Effort
+from unwind.api.unwind import INVENTORIES, Effort
 from unwind.companions.companion import Handle
-from unwind.companions.step_source import HandleDecision, mentioned, without_driven
+from unwind.companions.step_source import CompanionSteps, HandleDecision, mentioned, without_driven
+from unwind.inventory.inventories import Inventories
+from unwind.members.member import Member
+from unwind.members.targets import ClusterTarget
+from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncIterator, Collection
+
+    from unwind.teardown.step_sources import SourceSteps
+
+PROD = ObjectRef(group="cluster.x-k8s.io", kind="Cluster", namespace="shop", name="prod", uid="prod")
 
 
 def handle(name: str, *needs: str) -> Handle:
@@ -60,3 +70,52 @@ def test_a_release_that_another_deployer_drives_is_a_step_only_if_no_step_of_tha
         [plain] if left_to_it else [release, plain]
     )
     assert without_driven([release, plain], Words(**efforts)) == [plain], "no policy mentions it"
+
+
+class EnforceEverything:
+    sources = (SourceKind.FLUX,)
+    enforced = True
+    said = ()
+    terms = None
+
+    def namespaces(self, source: SourceKind) -> tuple[str, ...]:
+        return ("shop",)
+
+    def decide(self, handle: Handle) -> HandleDecision:
+        return HandleDecision(effort=Effort.ENFORCE, policies=("p",))
+
+
+async def steps_of(*handles: Handle) -> SourceSteps:
+    """The steps of a cluster whose policy enforces these handles, none of which deployed anything."""
+    objects = Objects(resources=(INVENTORIES,))
+    member = Member(PROD, objects.client, system_uid="standin")
+
+    @asynccontextmanager
+    async def connected(_: ClusterTarget) -> AsyncIterator[Member]:
+        yield member
+
+    async def found(*_: object) -> list[Handle]:
+        return list(handles)
+
+    async def decided(_: ClusterTarget) -> EnforceEverything:
+        return EnforceEverything()
+
+    source = CompanionSteps(
+        cast("Any", SimpleNamespace(remover=None, source=SourceKind.FLUX, handles=found)),
+        cast("Any", SimpleNamespace(of=decided)),
+        cast("Any", SimpleNamespace(member=connected)),
+        Inventories(objects.client, namespace="home"),
+    )
+    return await source.steps(ClusterTarget(ref=PROD, secret="", ready=True))
+
+
+async def test_a_handle_that_is_no_step_does_not_change_the_order_of_the_step_with_its_name() -> None:
+    """Flux on the management cluster and Flux on the member may both have a Kustomization flux-system/apps."""
+    elsewhere = msgspec.structs.replace(handle("apps"), unplaced="names its cluster by a ConfigMap")
+    found = await steps_of(handle("apps", "infra"), handle("infra"), elsewhere)
+    assert {step.draft.name: step.draft.depends_on for step in found.steps} == {
+        "Kustomization/shop/apps": ("Kustomization/shop/infra",),
+        "Kustomization/shop/infra": (),
+    }
+    [warning] = found.warnings
+    assert "Kustomization/shop/apps names its cluster by a ConfigMap" in warning
