@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -86,6 +87,8 @@ class Members:
         """The last known connection of each target, by its uid."""
         self._read: dict[str, tuple[float, ClusterConnection, str]] = {}
         """When that was read, and the connection itself; kept while it is open."""
+        self._rereads: Counter[str] = Counter()
+        """How often the credentials of a target were outdated, by its uid."""
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -141,8 +144,12 @@ class Members:
     async def _read_way(self, target: ClusterTarget) -> tuple[ClusterConnection, str]:
         if recent := self._recent_way(target):
             return recent  # it was read while this call waited for its turn
-        uid, now = target.ref.uid, self._clock.monotonic()
-        way = credentials.connection(target, await credentials.read_secret(self._client, target))
+        uid = target.ref.uid
+        while True:
+            now, rereads = self._clock.monotonic(), self._rereads[uid]
+            way = credentials.connection(target, await credentials.read_secret(self._client, target))
+            if self._rereads[uid] == rereads:
+                break  # otherwise, the Secret has changed since this read began
         key = _digest(way)
         self._outdate(uid, key)
         self._read[uid] = (now, way, key)
@@ -169,6 +176,7 @@ class Members:
     def reread(self, uid: str) -> None:
         """Read the credentials of a target again on the next use, although they were read a moment ago: its Secret has
         changed."""
+        self._rereads[uid] += 1
         self._read.pop(uid, None)
 
     @asynccontextmanager

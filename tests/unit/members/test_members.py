@@ -23,7 +23,10 @@ from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unwind.kube.client import Client
+    from unwind.kube.transport import ServerAnswer
 
 
 async def test_a_member_that_stays_open_does_not_keep_the_fence_of_its_first_user() -> None:
@@ -98,6 +101,49 @@ async def test_a_user_that_comes_while_the_credentials_are_read_does_not_read_th
             async with members.member(target):
                 pass
     assert objects.requests == [f"GET {SECRETS.path('edge', namespace='default')}"]
+
+
+class SlowObjects(Objects):
+    """An API server whose first answer is on its way until it is told to arrive."""
+
+    def __init__(self) -> None:
+        super().__init__(resources=())
+        self.read = asyncio.Event()
+        self.arrives = asyncio.Event()
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
+    ) -> ServerAnswer:
+        answer = await super().request(method, target, body=body, headers=headers, within=within)
+        if not self.read.is_set():
+            self.read.set()
+            await self.arrives.wait()
+        return answer
+
+    def rotate(self, server: str) -> None:
+        text = kubeconfig.document(ClusterConnection(server=server), cluster="edge", user="admin")
+        data = {"kubeconfig": base64.b64encode(text.encode()).decode()}
+        self.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "edge"}, "data": data})
+
+
+async def test_credentials_that_were_read_before_the_secret_changed_are_not_used_after_it() -> None:
+    """The old ones may be revoked, and nothing else tells a removal that waits to connect again."""
+    objects = SlowObjects()
+    objects.rotate("https://127.0.0.1:1")
+    ref = ObjectRef(kind="SveltosCluster", namespace="default", name="edge", uid="edge")
+    target = ClusterTarget(ref=ref, secret="edge")  # noqa: S106 - a name
+    async with asyncio.timeout(30), Members(objects.client, clock=StillClock()) as members:
+        before = asyncio.ensure_future(members._way(target))
+        await objects.read.wait()
+        objects.rotate("https://127.0.0.1:2")
+        members.reread("edge")
+        after = asyncio.ensure_future(members._way(target))
+        await asyncio.sleep(0)
+        objects.arrives.set()
+        assert (await after)[0].server == "https://127.0.0.1:2"
+        assert (await before)[0].server == "https://127.0.0.1:2"
+        assert (await members._way(target))[0].server == "https://127.0.0.1:2"
+    assert len(objects.requests) == 2
 
 
 async def test_no_member_is_opened_after_the_end() -> None:
