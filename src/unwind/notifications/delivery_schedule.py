@@ -149,6 +149,8 @@ def occurred(event: NotificationEvent, teardown: Teardown) -> datetime | None:
         return (status.release.at or ended_at) if status.release else None
     if event is NotificationEvent.COMPLETE:
         return ended_at if teardown.phase is Phase.COMPLETE else None
+    if teardown.phase is Phase.MOVED:
+        return None  # the Cluster and its objects are in use, managed by another management cluster
     unverified = teardown.phase is Phase.TARGET_GONE
     return ended_at if status.left or unverified else None
 

@@ -85,6 +85,7 @@ def test_a_teardown_that_is_held_without_a_blocker_counts_from_its_start() -> No
         (ended(left=2), {COMPLETE, LEFT}),
         (ended("TargetGone"), {LEFT}),
         (ended("Moved"), set()),
+        (ended("Moved", left=3), set()),
         (
             ended("Released", left=1, release={"reason": "Forced", "by": "jane", "at": NOW.isoformat()}),
             {RELEASED, LEFT},
