@@ -115,7 +115,7 @@ async def test_a_cluster_that_is_not_moved_any_more_is_torn_down_by_a_new_plan(p
         moved = await it.teardown(lambda one: one.spec.cause == "Moved", "recorded as moved")
         await it.annotate({DELETE_FOR_MOVE_ANNOTATION: None})
         planned = await it.teardown(lambda one: one.spec.cause == "ClusterDeleted", "planned anew")
-        assert planned.metadata.uid != moved.metadata.uid
+        assert planned.metadata.uid == moved.metadata.uid, "at no time, the Cluster has no record"
         assert planned.spec.requested_at
         assert moved.spec.requested_at
         assert planned.spec.requested_at >= moved.spec.requested_at, "its deadline begins again"

@@ -270,6 +270,24 @@ async def test_the_plan_of_a_teardown_is_immutable_once_set(client: Client) -> N
     await client.patch(unwind.TEARDOWNS, name, {"metadata": {"labels": {"seen": "true"}}})
 
 
+async def test_the_record_of_a_move_can_become_that_of_a_deletion_with_another_plan_and_never_back(
+    client: Client,
+) -> None:
+    body = object_of(unwind.TEARDOWNS, TEARDOWN_SPEC | {"cause": "Moved", "plan": {"waves": 1}})
+    name = (await client.create(unwind.TEARDOWNS, body))["metadata"]["name"]
+    await client.patch(unwind.TEARDOWNS, name, {"status": {"phase": "Moved"}}, subresource="status")
+    cleared = await client.patch(unwind.TEARDOWNS, name, {"status": None}, subresource="status")
+    assert "status" not in cleared
+    with pytest.raises(ApiError, match="the plan is immutable once set"):
+        await client.patch(unwind.TEARDOWNS, name, {"spec": {"plan": {"waves": 2}}})
+    with pytest.raises(ApiError, match="target, member, cause and title are immutable"):
+        await client.patch(unwind.TEARDOWNS, name, {"spec": {"cause": "Requested"}})
+    planned = {"cause": "ClusterDeleted", "plan": {"waves": 2}}
+    await client.patch(unwind.TEARDOWNS, name, {"spec": planned})
+    with pytest.raises(ApiError, match="target, member, cause and title are immutable"):
+        await client.patch(unwind.TEARDOWNS, name, {"spec": {"cause": "Moved", "plan": {"waves": 1}}})
+
+
 async def test_the_status_of_a_teardown_is_written_apart_from_its_spec(client: Client) -> None:
     body = object_of(unwind.TEARDOWNS, TEARDOWN_SPEC) | {"status": {"phase": "Complete"}}
     created = await client.create(unwind.TEARDOWNS, body)

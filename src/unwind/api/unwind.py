@@ -335,15 +335,18 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
 
 
 # The target is immutable, and so is the plan once set. `unwind delete` creates a Teardown before the manager computes
-# its plan, so the plan may be set once.
+# its plan, so the plan may be set once. The record of a move opens no gate, and becomes that of a deletion with a plan of
+# its own if the Cluster is no longer moved.
+_MOVE_ENDED = f"oldSelf.cause == '{Cause.MOVED}' && self.cause == '{Cause.CLUSTER_DELETED}'"
 _FROZEN = [
     rule(
-        "self.target == oldSelf.target && self.cause == oldSelf.cause && self.title == oldSelf.title"
+        "self.target == oldSelf.target && self.title == oldSelf.title"
+        f" && (self.cause == oldSelf.cause || ({_MOVE_ENDED}))"
         " && has(self.member) == has(oldSelf.member) && (!has(self.member) || self.member == oldSelf.member)",
         "target, member, cause and title are immutable: delete this Teardown and create another",
     ),
     rule(
-        "!has(oldSelf.plan) || (has(self.plan) && self.plan == oldSelf.plan)",
+        f"!has(oldSelf.plan) || (has(self.plan) && self.plan == oldSelf.plan) || ({_MOVE_ENDED})",
         "the plan is immutable once set",
     ),
 ]

@@ -20,7 +20,7 @@ from unwind.api.names import (
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
-from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.teardown import drafts, force_release
 from unwind.teardown import status as teardown_status
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Plan
+    from unwind.api.unwind import Plan, TeardownSpec
     from unwind.inventory.inventories import Inventories
-    from unwind.kube.client import Client
+    from unwind.kube.client import Client, Object
     from unwind.kube.controller import ControllerDeps
     from unwind.kube.informers import Informer
     from unwind.members.targets import ClusterTarget
@@ -116,20 +116,15 @@ class TeardownRecords:
     ) -> Teardown:
         """The Teardown of the target, written with its plan before the first deletion. If `draft` returns no plan, the
         Teardown has none and its conditions tell why. `cause`: of a new Teardown, if it is not the usual one."""
-        found = self.get(target.ref.uid)
-        if found and _is_over(found, target, cause or self._cause):
-            await self._discard_move(found)
-            # As after any pause, its deadline begins again.
-            now = self._clock.now().replace(microsecond=0)
-            target = msgspec.structs.replace(target, deleted_at=max(now, target.deleted_at or now))
-            found = None
-        if found and found.spec.plan:
+        found, cause = self.get(target.ref.uid), cause or self._cause
+        over = found is not None and _is_over(found, target, cause)
+        if found and found.spec.plan and not over:
             return found
         drafted = await draft()
         if found is None:
             teardown = await self.created(target, drafted.plan, cause=cause, terms=drafted.terms)
-        elif drafted.plan:
-            teardown = await self._planned(found, drafted.plan, drafted.terms)
+        elif drafted.plan or over:
+            teardown = await self._planned(found, target, drafted, cause)
         else:
             await self._hold(found, drafted, target)
             return found
@@ -208,7 +203,7 @@ class TeardownRecords:
             remedy=f"see the audit log for their author, then run `kubectl delete teardowns -l {SET_ASIDE_LABEL}`",
         )
 
-    async def _planned(self, found: Teardown, plan: Plan, terms: PolicyTerms | None) -> Teardown:
+    async def _planned(self, found: Teardown, target: ClusterTarget, drafted: Drafted, cause: Cause) -> Teardown:
         """The record with its plan, what policies say now, and a new signature."""
         read = await self._client.get(TEARDOWNS, found.metadata.name)
         now = msgspec.convert(read, Teardown)
@@ -217,9 +212,42 @@ class TeardownRecords:
                 f"cannot write the plan of Teardown {found.metadata.name}: it changed since it was read",
                 remedy="will retry",
             )
-        if now.spec.plan:
-            return now  # another replica has written the plan
-        spec = msgspec.structs.replace(drafts.with_terms(now.spec, terms) if terms else now.spec, plan=plan)
+        if _is_over(now, target, cause):
+            return await self._planned_again(read, now, target, drafted, cause)
+        if now.spec.plan or drafted.plan is None:
+            return now  # another replica has written the plan, or what there is of it
+        spec = drafts.with_terms(now.spec, drafted.terms) if drafted.terms else now.spec
+        return await self._respecified(read, now, msgspec.structs.replace(spec, plan=drafted.plan))
+
+    async def _planned_again(
+        self, read: Object, now: Teardown, target: ClusterTarget, drafted: Drafted, cause: Cause
+    ) -> Teardown:
+        """The record of the move of a Cluster that is no longer moved, as the record of its deletion.
+
+        The plan of a move was made for the ledger, so steps that could not be read are missing. The record is changed
+        by one write: if it were deleted first, a process that ends in between would lose when the move ended, and the
+        deadline would count from the deletion.
+        """
+        if now.status.phase:  # before its cause: a finished record of a deletion opens the gate
+            read = await self._client.revise(TEARDOWNS, read, {"status": None}, subresource="status")
+            now = msgspec.convert(read, Teardown)
+        # As after any pause, its deadline begins again.
+        began = self._clock.now().replace(microsecond=0)
+        target = msgspec.structs.replace(target, deleted_at=max(began, target.deleted_at or began))
+        made = drafts.teardown(target, drafted.plan, cause=cause, terms=drafted.terms).spec
+        # These are immutable, and the served version of Clusters may be another one since.
+        made = msgspec.structs.replace(made, target=now.spec.target, title=now.spec.title, member=now.spec.member)
+        written = await self._respecified(read, now, made)
+        why = (
+            f"{target} was deleted as `clusterctl move` does ({DELETE_FOR_MOVE_ANNOTATION} and paused), and is no longer"
+            " moved: its deletion is planned again"
+        )
+        log.warning("record of a move planned again", teardown=now.metadata.name, target=str(target))
+        regarding = Regarding.of(now.spec.target)
+        self._recorder.report(regarding, EventReason.MOVE_ENDED, why, action="Plan", type="Warning")
+        return written
+
+    async def _respecified(self, read: Object, now: Teardown, spec: TeardownSpec) -> Teardown:
         wanted = msgspec.structs.replace(now, spec=spec)
         written = await self._client.revise(TEARDOWNS, read, self._keys.changed_spec(now, wanted))
         return await self._stored(wanted, msgspec.convert(written, Teardown))
@@ -239,22 +267,6 @@ class TeardownRecords:
         regarding = Regarding.of(wanted.spec.target)
         self._recorder.report(regarding, EventReason.RECORD_NOT_STORED, str(error), action="Record", type="Warning")
         raise error
-
-    async def _discard_move(self, teardown: Teardown) -> None:
-        """Delete the record of the move of a Cluster that is no longer moved. Nothing was removed by it.
-
-        Its plan was made for the ledger, so steps that could not be read are missing, and a plan cannot be changed.
-        """
-        meta = teardown.metadata
-        with suppress(NotFoundError, ConflictError):  # another replica was faster
-            await self._client.delete(TEARDOWNS, meta.name, uid=meta.uid)
-        why = (
-            f"{teardown.spec.target} was deleted as `clusterctl move` does ({DELETE_FOR_MOVE_ANNOTATION} and paused),"
-            " and is no longer moved: its deletion is planned again"
-        )
-        log.warning("record of a move discarded", teardown=meta.name, uid=meta.uid, target=str(teardown.spec.target))
-        regarding = Regarding.of(teardown.spec.target)
-        self._recorder.report(regarding, EventReason.MOVE_ENDED, why, action="Delete", type="Warning")
 
     async def _set_aside(self, teardown: Teardown) -> str:
         """Label a Teardown that has the name of one of our records but is not genuine; return the warning about it."""

@@ -23,6 +23,7 @@ from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
+from unwind.kube.updates import difference
 from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
@@ -158,8 +159,7 @@ class RecordKeys:
     def changed_spec(self, teardown: Teardown, wanted: Teardown) -> Object:
         """The merge patch that changes the spec of a Teardown, with the new signature."""
         annotations = {SIGNATURE_ANNOTATION: self.signed(wanted).metadata.annotations[SIGNATURE_ANNOTATION]}
-        before, after = msgspec.to_builtins(teardown.spec), msgspec.to_builtins(wanted.spec)
-        changes = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
+        changes = difference(msgspec.to_builtins(teardown.spec), msgspec.to_builtins(wanted.spec))
         return {"metadata": {"annotations": annotations}, "spec": changes}
 
     def genuine(self, teardown: Teardown) -> bool:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry
 
 from unwind.addons.caches import AddonCaches
@@ -14,6 +15,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
+from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories
 from unwind.kube.controller import ControllerDeps
 from unwind.kube.events import Recorder
@@ -26,7 +28,7 @@ from unwind.testing.clock import START, StillClock
 from unwind.testing.objects import Objects
 
 REF = ObjectRef(group=capi.CLUSTERS.group, kind="Cluster", namespace="fleet", name="prod", uid="u-1")
-TARGET = ClusterTarget(ref=REF, secret="", deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
+TARGET = ClusterTarget(ref=REF, secret="", terminating=True, deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
 PLAN = Plan(waves=1, objects=7)
 
 
@@ -40,6 +42,8 @@ class RecordScene:
         self.keys = RecordKeys(client, namespace="home")
         self.clock = StillClock()
         self.drafts = 0
+        self.plan = PLAN
+        self.unreadable = False
         self.records = TeardownRecords(
             ControllerDeps(
                 client=client,
@@ -68,12 +72,26 @@ class RecordScene:
         for teardown in msgspec.convert(await self.objects.client.list(TEARDOWNS), list[Teardown]):
             self.caches.teardowns._tell(self.caches.teardowns.cache.put(teardown))
 
-    async def written(self) -> Teardown:
-        return await self.records.written(TARGET, self._draft)
+    async def written(self, *, moved: bool = False) -> Teardown:
+        return await self.records.written(TARGET, self._draft, cause=Cause.MOVED if moved else None)
 
     async def _draft(self) -> Drafted:
         self.drafts += 1
-        return Drafted(plan=PLAN)
+        if self.unreadable:
+            raise UnwindError("cannot read the steps")
+        return Drafted(plan=self.plan)
+
+    async def moved(self) -> Teardown:
+        """The record of a move that was seen when the target was deleted."""
+        self.plan = Plan(waves=1, objects=7, warnings=("made for the ledger",))
+        made = await self.written(moved=True)
+        await self.seen()
+        self.plan = PLAN
+        self.objects.requests.clear()
+        return made
+
+    def writes(self) -> list[str]:
+        return [request for request in self.objects.requests if not request.startswith("GET")]
 
 
 async def scene() -> RecordScene:
@@ -136,3 +154,50 @@ async def test_a_record_of_another_manager_is_left_alone() -> None:
     assert own.metadata.name != "u-1"
     found = await it.objects.client.get(TEARDOWNS, "u-1", type=Teardown)
     assert found.metadata.labels == {}
+
+
+async def test_a_deletion_that_was_no_move_is_planned_by_one_write_and_its_deadline_begins_then() -> None:
+    """A process that ends in between must not leave a Cluster without a record: the next one would count the deadline
+    from the deletion."""
+    it = await scene()
+    before = await it.moved()
+    it.clock.advance(timedelta(days=1).total_seconds())
+    planned = await it.written()
+    assert (planned.spec.cause, planned.spec.plan) == (Cause.CLUSTER_DELETED, PLAN)
+    assert planned.spec.requested_at == it.clock.now().replace(microsecond=0)
+    assert before.spec.requested_at == TARGET.deleted_at
+    assert it.writes() == ["PATCH /apis/unwind.dev/v1alpha1/teardowns/u-1"]
+    assert await it.keys.verified(planned)
+    await it.seen()
+    it.clock.advance(60)
+    assert await it.written() == planned
+
+
+async def test_the_record_of_a_move_stays_until_the_deletion_is_planned() -> None:
+    it = await scene()
+    before = await it.moved()
+    it.unreadable = True
+    it.clock.advance(timedelta(days=1).total_seconds())
+    with pytest.raises(UnwindError, match="cannot read the steps"):
+        await it.written()
+    assert it.writes() == []
+    assert it.records.get("u-1") == before
+    it.unreadable = False
+    it.clock.advance(60)
+    planned = await it.written()
+    assert planned.spec.requested_at == it.clock.now().replace(microsecond=0)
+
+
+async def test_a_record_that_ended_as_moved_has_no_end_any_more_when_its_deletion_is_planned() -> None:
+    """The cause alone keeps the gate closed: a finished record opens it."""
+    it = await scene()
+    await it.moved()
+    status = {"phase": "Moved", "finishedAt": "2026-01-01T00:00:00Z", "left": 7}
+    it.objects.change(TEARDOWNS, "u-1", {"status": status})
+    await it.seen()
+    planned = await it.written()
+    assert planned.status == TeardownStatus()
+    assert it.writes() == [
+        "PATCH /apis/unwind.dev/v1alpha1/teardowns/u-1/status",
+        "PATCH /apis/unwind.dev/v1alpha1/teardowns/u-1",
+    ]
