@@ -12,7 +12,7 @@ from unwind import logs
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
 from unwind.errors import RETRIED, UnwindError, will_retry
-from unwind.kube.errors import UnreachableError
+from unwind.kube.errors import UnreachableError, UnwatchedError
 from unwind.kube.watches import Subscription
 from unwind.plugins import TaskCancellation, error_message, leaves
 
@@ -117,7 +117,8 @@ def _unfinished(error: BaseException) -> Waiting | Failed:
     if isinstance(first, TransientError | PermanentError):
         return _failed(told, first)
     if isinstance(first, UnreachableError):
-        return Failed(told, Reason.UNREACHABLE, Severity.WARNING, Pace.FAST, error=first)
+        reason = Reason.FAILED if isinstance(first, UnwatchedError) else Reason.UNREACHABLE
+        return Failed(told, reason, Severity.WARNING, Pace.FAST, error=first)
     if not isinstance(first, UnwindError):
         # An unexpected exception: a bug in a deleter or in Unwind.
         log.warning("deletion failed", exc_info=error)

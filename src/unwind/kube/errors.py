@@ -88,6 +88,10 @@ class AnotherClusterError(UnreachableError):
         )
 
 
+class UnwatchedError(UnreachableError):
+    """The API server answers, but one kind cannot be watched: what is known about objects of this kind may be old."""
+
+
 class TooLargeAnswerError(UnreachableError):
     """The response exceeds the client's limit; a smaller part can be requested."""
 

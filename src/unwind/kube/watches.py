@@ -14,7 +14,7 @@ from unwind.errors import UnwindError, will_retry
 from unwind.kube import decoding, fencing
 from unwind.kube.decoding import Key
 from unwind.kube.dial import Probe
-from unwind.kube.errors import AnotherClusterError, UnreachableError
+from unwind.kube.errors import AnotherClusterError, UnreachableError, UnwatchedError
 from unwind.kube.informers import Informer
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ class _Followed:
         if not self.informer.synced:
             await self._news.wait()
             if self._trouble:
-                raise UnreachableError(f"cannot watch {self.resource.plural}: {will_retry(self._trouble)}")
+                lost = UnreachableError if isinstance(self._trouble, UnreachableError) else UnwatchedError
+                raise lost(f"cannot watch {self.resource.plural}: {will_retry(self._trouble)}")
             if not self.informer.synced:
                 raise UnreachableError(
                     f"cannot watch {self.resource.plural}: the watch was closed (with the connection to the cluster)",

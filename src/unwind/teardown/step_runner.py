@@ -99,6 +99,8 @@ class StepRunner:
         self._read: Sequence[Inventory] | None = None
         """The inventory that the removal uses, read before it is sealed."""
         self._sealed = False
+        self._places = {target.ref.uid, step.object.uid}
+        """The uids of what waits are about that are about a whole cluster, and not about one object on it."""
         self._gone_before = gone
         self._gone: set[str] = set()
         """The uids of objects that earlier removals verified absent."""
@@ -244,12 +246,16 @@ class StepRunner:
         """Why each object that it waits for still exists, and who must act. Slow, unless all of it is `known`.
         `before`: the blockers in status."""
         waits = {(self.step.name, ref, what.told): ref for ref, what in self.waits.items()}
+        still = {key: known[key] for key in waits if key in known}
+        unreachable = {ref.uid for ref, what in self.waits.items() if _is_unreachable(what)}
         # What was found out stays while the member does not answer: it could not be found out again.
-        if waits.keys() <= known.keys() or any(map(_is_unreachable, self.waits.values())):
-            return {key: known[key] for key in waits if key in known}
+        if len(still) == len(waits) or not unreachable.isdisjoint(self._places):
+            return still
         found = await self._removal.blockers(before, now) if self._removal else ()
         by_ref = {blocker.object: blocker for blocker in found}
-        return {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
+        new = {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
+        # An object that cannot be read may be the first sign that the member does not answer.
+        return new | still if unreachable else new
 
     async def abandon(self, reason: str, message: str, by: str, *, kept: bool = False) -> int:
         """Write each remaining object into the ledger; return how many there are. `kept`: they stay on purpose."""
@@ -318,6 +324,7 @@ class StepRunner:
             self._changed()
 
     async def _remove_all(self, chunks: Sequence[Inventory]) -> None:
+        self._places.update(chunk.spec.member.object.uid for chunk in chunks)
         self._removal = removal = self._remover.begin(
             StepContext(
                 step=self.step,

@@ -17,7 +17,7 @@ from unwind.deleters.chain_attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.outcomes import Again, Gone, Kept, Pace, PermanentError, Severity, TransientError
 from unwind.deleters.registration import Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry
-from unwind.kube.errors import UnreachableError
+from unwind.kube.errors import UnreachableError, UnwatchedError
 from unwind.plugins import contained
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ async def test_what_is_neither_gone_nor_kept_lets_nothing_go(returned: Any) -> N
         (ValueError("odd"), Failed("odd; will retry", "ValueError", Severity.WARNING, Pace.SLOW)),
         (KeyError(), Failed("KeyError; will retry", "KeyError", Severity.WARNING, Pace.SLOW)),
         (UnreachableError("no answer"), Failed("no answer; will retry", "Unreachable", Severity.WARNING, Pace.FAST)),
+        (UnwatchedError("one kind"), Failed("one kind; will retry", "Failed", Severity.WARNING, Pace.FAST)),
         (
             TransientError("busy", reason="Throttled", pace=Pace.SLOW, retry_after=7.0),
             Failed("busy; will retry", "Throttled", Severity.WARNING, Pace.SLOW, 7.0),

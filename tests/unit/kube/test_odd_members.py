@@ -15,7 +15,14 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
-from unwind.kube.errors import AnotherClusterError, ApiError, NotFoundError, UnreachableError, UnreadableError
+from unwind.kube.errors import (
+    AnotherClusterError,
+    ApiError,
+    NotFoundError,
+    UnreachableError,
+    UnreadableError,
+    UnwatchedError,
+)
 from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
@@ -185,6 +192,17 @@ async def test_a_question_during_the_close_fails_at_once() -> None:
         await watches.__aexit__(None, None, None)
         with pytest.raises(UnreachableError, match="was closed"):
             await asyncio.wait_for(asking, 5)
+
+
+async def test_a_kind_whose_watch_is_refused_is_told_from_a_member_that_does_not_answer() -> None:
+    async with member() as (it, client), Watches(client) as watches:
+        it.answers["/api/v1/secrets"] = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}"
+        with pytest.raises(UnwatchedError, match="cannot watch secrets"):
+            await watches.absence(SECRETS, name="a", uid="1", namespace="n")
+    async with Client(ClusterConnection(server="http://127.0.0.1:1"), deadline=5) as nobody, Watches(nobody) as watches:
+        with pytest.raises(UnreachableError) as raised:
+            await watches.absence(SECRETS, name="a", uid="1", namespace="n")
+        assert not isinstance(raised.value, UnwatchedError)
 
 
 async def test_one_watch_that_fails_ends_no_other() -> None:
