@@ -335,8 +335,8 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
 
 
 # The target is immutable, and so is the plan once set. `unwind delete` creates a Teardown before the manager computes
-# its plan, so the plan may be set once. The record of a move opens no gate, and becomes that of a deletion with a plan of
-# its own if the Cluster is no longer moved.
+# its plan, so the plan may be set once. The record of a move opens no gate, and becomes that of a deletion with another
+# plan if the Cluster is no longer moved.
 _MOVE_ENDED = f"oldSelf.cause == '{Cause.MOVED}' && self.cause == '{Cause.CLUSTER_DELETED}'"
 _FROZEN = [
     rule(

@@ -134,8 +134,12 @@ class CompanionSteps(FollowedSource):
         return SourceSteps(
             steps=(*found_steps, *_recorded_steps(recorded, known)),
             terms=decisions.terms,
-            said=(*decisions.said, *held_by(unplaced, decisions)),
-            warnings=(*_order_lost(handles), *_warnings(handles, found, decisions), *unplaced_warnings(unplaced)),
+            said=(*decisions.said, *held_by(unplaced, decisions.decide)),
+            warnings=(
+                *_order_lost(handles),
+                *_warnings(handles, found, decisions),
+                *unplaced_warnings(unplaced, decisions.decide),
+            ),
         )
 
     async def _was_never_there(self, target: ClusterTarget, decisions: PolicyDecisions) -> bool:
@@ -311,13 +315,9 @@ def _unknown(
     return SourceSteps(said=(*decisions.said, notice), terms=decisions.terms)
 
 
-def held_by(unplaced: Iterable[Handle], decisions: HandleDecisions) -> list[TeardownNotice]:
-    """The notices that nothing is removed because of handles that may deploy on this cluster or another one (pure)."""
-    found = [
-        (handle, decision)
-        for handle in unplaced
-        if handle.remedy and (decision := decisions.decide(handle)) and decision.effort is Effort.ENFORCE
-    ]
+def held_by(unplaced: Iterable[Handle], decide: Callable[[Handle], HandleDecision | None]) -> list[TeardownNotice]:
+    """The notices that nothing is removed because of handles that may deploy on this cluster or another one (pure).
+    `decide`: what the policies say about each."""
     return [
         TeardownNotice(
             ConditionType.UNKNOWN_VALUE,
@@ -326,16 +326,23 @@ def held_by(unplaced: Iterable[Handle], decisions: HandleDecisions) -> list[Tear
             f" {handle.remedy}, or exclude it with the selector of"
             f" {', '.join(f'{_POLICY}{it}' for it in decision.policies)}",
         )
-        for handle, decision in found
+        for handle in unplaced
+        if (decision := decide(handle)) and _holds(handle, decision)
     ]
 
 
-def unplaced_warnings(unplaced: Iterable[Handle]) -> list[str]:
-    """The warnings of the plan about handles that are no steps, one for each reason (pure)."""
+def unplaced_warnings(unplaced: Iterable[Handle], decide: Callable[[Handle], HandleDecision | None]) -> list[str]:
+    """The warnings of the plan about handles that policies mention, but are no steps, one for each reason (pure). Not
+    about those that hold the cluster: `held_by` says that."""
     steps: dict[str, list[str]] = {}
     for handle in unplaced:
-        steps.setdefault(handle.unplaced, []).append(handle.step)
+        if (decision := decide(handle)) and not _holds(handle, decision):
+            steps.setdefault(handle.unplaced, []).append(handle.step)
     return [f"not a step, and not waited for: {_some(names)} {why}" for why, names in steps.items()]
+
+
+def _holds(unplaced: Handle, decision: HandleDecision) -> bool:
+    return bool(unplaced.remedy) and decision.effort is Effort.ENFORCE
 
 
 def warnings_of(handle: Handle, decision: HandleDecision | None) -> list[str]:

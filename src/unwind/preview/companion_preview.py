@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
-    from unwind.teardown.drafts import PolicyTerms
+    from unwind.teardown.drafts import PolicyTerms, TeardownNotice
     from unwind.teardown.step_sources import SourceStep
 
 _INCOMPLETE = "the preview may miss objects: retry, or look at the cluster itself"
@@ -166,6 +166,7 @@ async def preview_companions(
     handles: list[tuple[Handle, Snapshot]] = []
     failed: list[str] = []
     warnings: list[str] = []
+    said: list[TeardownNotice] = []
     chunks: list[Inventory] = []
     protection: list[ProtectedObject] = []
     by_unwind: set[str] = set()
@@ -178,9 +179,9 @@ async def preview_companions(
                 try:
                     found = await companion.handles(target, member, decisions.namespaces(companion.source))
                     found = without_driven(found, decisions)
-                    unplaced = [it for it in found if it.unplaced]
-                    warnings += unplaced_warnings(it for it in unplaced if decisions.decide(it))
-                    failed += [notice.message for notice in held_by(unplaced, decisions)]
+                    unplaced = [handle for handle in found if handle.unplaced]
+                    said += held_by(unplaced, decisions.decide)
+                    warnings += unplaced_warnings(unplaced, decisions.decide)
                     found = [handle for handle in found if not handle.unplaced]
                     shown, warning = _shown(companion.source, found, decisions)
                     handles += await _taken(objects, companion, shown)
@@ -213,7 +214,7 @@ async def preview_companions(
         failed.append(f"cannot read what other deployers deployed on this cluster: {error}; {_INCOMPLETE}")
     steps = _steps(handles, decisions)
     return CompanionPreview(
-        steps=msgspec.structs.replace(steps, warnings=(*steps.warnings, *warnings)),
+        steps=msgspec.structs.replace(steps, warnings=(*steps.warnings, *warnings), said=tuple(said)),
         chunks=tuple(chunks),
         why_left={
             handle.step: NOT_MENTIONED if selected else NO_POLICY

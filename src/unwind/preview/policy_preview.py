@@ -11,13 +11,13 @@ from unwind.api.flux import HELM_RELEASES, KUSTOMIZATIONS, HelmRelease, Kustomiz
 from unwind.api.meta import ref_of
 from unwind.api.policies import TeardownPolicy
 from unwind.api.resources import NAMESPACES
-from unwind.api.unwind import Gate
+from unwind.api.unwind import Effort, Gate
 from unwind.companions import flux_rules, policy_deadline, policy_merge
 from unwind.companions.companion import Handle
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
 from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
-from unwind.companions.step_source import left_message, without_driven
+from unwind.companions.step_source import held_by, left_message, unplaced_warnings, without_driven
 from unwind.concurrency import gather_limited
 from unwind.drain import rules
 from unwind.errors import UnwindError
@@ -52,6 +52,7 @@ class PreviewedStep(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     effort: str
     effort_from: tuple[str, ...]
+    """The policies that decided it, or why the handle stays whatever they say."""
     conflict: str = ""
     left: str = ""
     """What becomes of the objects that its deployer would leave, as the rest of a sentence; empty if it leaves none."""
@@ -70,7 +71,7 @@ class PreviewedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     elsewhere: tuple[Told, ...] = ()
     """The handles in namespaces that no policy names, and why they are no steps."""
     not_counted: tuple[str, ...] = ()
-    """What could not be read, so that `steps` may lack something."""
+    """What could not be read, so that `steps` may lack something, and handles whose cluster is not known."""
 
 
 class PreviewedSink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -192,9 +193,16 @@ def _cluster(
     ref, chosen = target.ref, merged.policies
     alone = msgspec.structs.replace(merged, policies=(policy,))
     steps: list[PreviewedStep] = []
+    unplaced: list[Handle] = []
     for handle in without_driven(found.handles, merged):
         decision = _about(merged, handle)
-        if decision and _about(alone, handle):
+        if not (decision and _about(alone, handle)):
+            continue
+        if handle.unplaced:
+            unplaced.append(handle)
+        elif handle.stays:
+            steps.append(PreviewedStep(name=handle.step, effort=Effort.LEAVE.value, effort_from=(handle.stays,)))
+        else:
             steps.append(
                 PreviewedStep(
                     name=handle.step,
@@ -220,7 +228,11 @@ def _cluster(
         on_deadline=deadline.on_deadline,
         steps=tuple(sorted(steps, key=lambda step: step.name)),
         elsewhere=tuple(Told(handle, not_a_step(handle)) for handle in found.elsewhere),
-        not_counted=tuple(_not_counted(found)),
+        not_counted=(
+            *_not_counted(found),
+            *(notice.message for notice in held_by(unplaced, merged.decide)),
+            *unplaced_warnings(unplaced, merged.decide),
+        ),
     )
 
 

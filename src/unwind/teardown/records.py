@@ -239,8 +239,8 @@ class TeardownRecords:
         made = msgspec.structs.replace(made, target=now.spec.target, title=now.spec.title, member=now.spec.member)
         written = await self._respecified(read, now, made)
         why = (
-            f"{target} was deleted as `clusterctl move` does ({DELETE_FOR_MOVE_ANNOTATION} and paused), and is no longer"
-            " moved: its deletion is planned again"
+            f"{target} was deleted as `clusterctl move` does ({DELETE_FOR_MOVE_ANNOTATION} and paused),"
+            " and is no longer moved: its deletion is planned again"
         )
         log.warning("record of a move planned again", teardown=now.metadata.name, target=str(target))
         regarding = Regarding.of(now.spec.target)

@@ -119,3 +119,14 @@ async def test_a_handle_that_is_no_step_does_not_change_the_order_of_the_step_wi
     }
     [warning] = found.warnings
     assert "Kustomization/shop/apps names its cluster by a ConfigMap" in warning
+
+
+async def test_a_handle_that_holds_the_cluster_is_not_said_to_be_waited_for_by_nothing() -> None:
+    holding = msgspec.structs.replace(
+        handle("apps"), unplaced="names its cluster by a ConfigMap", remedy="use secretRef"
+    )
+    found = await steps_of(holding)
+    assert [notice.message.partition(";")[0] for notice in found.said] == [
+        "Kustomization/shop/apps names its cluster by a ConfigMap"
+    ]
+    assert found.warnings == ()

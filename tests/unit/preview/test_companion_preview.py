@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -11,12 +13,15 @@ from unwind.cli import plan
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.snapshots import Snapshot
 from unwind.companions.step_source import HandleDecision
+from unwind.members.member import Member
+from unwind.members.targets import ClusterTarget
 from unwind.preview import companion_preview
 from unwind.preview.companion_preview import NO_POLICY, CompanionPreview, HandleOutlook, foreseen_handle
 from unwind.preview.removal_forecast import ForecastFate
+from unwind.testing.objects import Objects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncIterator, Collection
 
     from unwind.preview.removal_forecast import ObjectForecast
     from unwind.removal.deletion_scope import Told
@@ -195,3 +200,38 @@ def test_an_enforced_release_that_a_deployer_drives_which_is_no_step_would_be_le
     assert [(told.object, told.why) for told in driven.leaks(step, forecast)] == [(WEB, "is left behind")]
     chosen = msgspec.structs.replace(step, effort=Effort.LEAVE.value)
     assert driven.leaks(chosen, forecast) == []
+
+
+async def previewed_unplaced(effort: Effort | None) -> CompanionPreview:
+    """The preview of a cluster with a handle that may deploy on it, and of which that cannot be known."""
+    ref = ObjectRef(group="cluster.x-k8s.io", kind="Cluster", namespace="shops", name="prod", uid="prod")
+    member = Member(ref, Objects().client, system_uid="standin")
+
+    @asynccontextmanager
+    async def connected(*_: object) -> AsyncIterator[Member]:
+        yield member
+
+    async def found(*_: object) -> list[Handle]:
+        return [handle(unplaced="names its cluster by a ConfigMap", remedy="use secretRef")]
+
+    return await companion_preview.preview_companions(
+        [cast("Any", SimpleNamespace(source=SourceKind.FLUX, handles=found))],
+        Words(effort),
+        cast("Any", SimpleNamespace(member=connected, management=connected)),
+        ClusterTarget(ref=ref, secret="", ready=True),
+        selected=effort is not None,
+    )
+
+
+async def test_an_enforced_handle_whose_cluster_is_not_known_would_hold_and_is_not_said_to_hold_nothing() -> None:
+    seen = await previewed_unplaced(Effort.ENFORCE)
+    [notice] = seen.steps.said
+    assert f"{STEP} names its cluster by a ConfigMap; nothing is removed from this cluster" in notice.message
+    assert (seen.steps.steps, seen.steps.warnings, seen.unknown) == ((), (), ())
+
+
+async def test_a_handle_whose_cluster_is_not_known_and_that_is_only_tried_is_not_waited_for() -> None:
+    seen = await previewed_unplaced(Effort.TRY)
+    assert seen.steps.said == ()
+    assert seen.steps.warnings == (f"not a step, and not waited for: {STEP} names its cluster by a ConfigMap",)
+    assert (await previewed_unplaced(None)).steps.warnings == (), "no policy mentions it"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from unwind.deleters.attempt import Failed, Waiting
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
 from unwind.api.unwind import Blocker, Effort, Step
+from unwind.deleters.chain_attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.members.targets import ClusterTarget
 from unwind.teardown.step_runner import StepRunner
