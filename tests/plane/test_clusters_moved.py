@@ -93,8 +93,8 @@ async def test_a_new_manager_knows_that_a_cluster_was_moved(plane: Plane, namesp
     await it.add_on("web")
     async with manager(it.client):
         await cluster_moves.pause(it.client, it.name, namespace)
-        await it.annotate({DELETE_FOR_MOVE_ANNOTATION: ""})
-        await it.client.delete(CLUSTERS, it.name, uid=it.uid, namespace=namespace)
+        it.annotations = {DELETE_FOR_MOVE_ANNOTATION: ""}
+        await it.delete()
         teardown = await it.teardown(lambda one: one.spec.plan is not None, "recorded")
         assert teardown.spec.cause == "Moved"
         assert not teardown.finished
@@ -110,7 +110,7 @@ async def test_a_cluster_that_is_not_moved_any_more_is_torn_down_by_a_new_plan(p
     await it.add_on("web")
     async with manager(it.client):
         await cluster_moves.pause(it.client, it.name, namespace)
-        await it.annotate({DELETE_FOR_MOVE_ANNOTATION: ""})
+        it.annotations = {DELETE_FOR_MOVE_ANNOTATION: ""}
         await it.delete()
         moved = await it.teardown(lambda one: one.spec.cause == "Moved", "recorded as moved")
         await it.annotate({DELETE_FOR_MOVE_ANNOTATION: None})
