@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 _LABELLED = (capi.CLUSTERS, capi.CLUSTERS_V1BETA1, karmada.CLUSTERS)
-# Seconds between two lists of clusters: their labels are only for filters, and many may be deleted at once.
-_PAUSE = 10.0
+# Seconds between two lists of clusters: they are read only for new Teardowns, and many clusters may be deleted at once.
+_PAUSE = 1.0
 
 
 class LiveTeardowns:
