@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually
 from tests.plane.support.cluster_teardowns import scene
 from unwind.api.resources import CLUSTER_ROLES, Resource
 from unwind.companions import left_objects
@@ -50,6 +51,11 @@ async def test_a_hook_that_the_account_of_flux_may_not_run_holds_the_uninstall(p
     job, settings = hook("batch/v1", "Job", "cleanup"), hook("v1", "ConfigMap", "settings")
     unknown, install = hook("example.dev/v1", "Widget", "w"), ChartManifest("v1", "Secret", "before", hook=True)
     async with Member(targets.capi_ref(namespace, it.name, it.uid), client, system_uid=it.system_uid) as member:
+
+        async def allowed() -> bool:
+            return not await forbidden_hooks(member, ACCOUNT, [job], where)
+
+        await eventually(allowed, "the authorizer to know the Role")
         asked = await forbidden_hooks(member, ACCOUNT, [job, settings, unknown, install], where)
         assert asked == ["ConfigMap settings", "Widget w"], "it may create the first one, and not delete it"
         name = ReleaseName(where, "db")
