@@ -110,8 +110,12 @@ async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: GateScene
     await cluster.delete()
     await cluster.until_gone()
     # Had it waited until nobody tries any more, it would have come to another end.
-    assert (await cluster.teardown()).phase is Phase.TARGET_GONE
-    assert set(await scene.on_member()) == {"left-0", "left-1", "tried-0"}
+    ended = await cluster.teardown()
+    assert ended.phase is Phase.TARGET_GONE
+    # The removal may be cut short anywhere; the ledger has whatever is there still.
+    left = set(await scene.on_member())
+    assert left >= {"left-0", "left-1", "tried-0"}
+    assert left <= set(await scene.ledger(ended))
 
 
 async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: GateScene) -> None:
