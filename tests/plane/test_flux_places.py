@@ -83,11 +83,11 @@ async def _steps(it: TeardownScene, policies: EnforceAll, target: AddonTarget | 
 
 
 async def _unknown(it: TeardownScene, policies: EnforceAll, target: AddonTarget | None = None) -> set[str]:
-    """What is not known, by the preview."""
+    """What is not known, and what holds the cluster because of that, by the preview."""
     async with Members(it.client) as members:
         it_is = target or await _target(it)
         seen = await preview_companions((FluxCompanion(it.client),), policies, members, it_is, selected=True)
-    return set(seen.unknown)
+    return {*seen.unknown, *(notice.message for notice in seen.steps.said)}
 
 
 async def _secret(it: TeardownScene, name: str, server: str = "", namespace: str = "", **way: str) -> None:
