@@ -24,7 +24,7 @@ from unwind.deleters.external_end import ReleasedFinalizers, running_operator, v
 from unwind.deleters.memo import on_object
 from unwind.deleters.outcomes import Again, Pace, PermanentError, Severity, TransientError
 from unwind.errors import UnwindError
-from unwind.external import credentials
+from unwind.external import credential_secrets
 from unwind.inventory import ledger
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.plugins import TaskCancellation, error_message
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
     from unwind.deleters.registration import External
     from unwind.deleters.registry import DeleterRegistry
-    from unwind.external.credentials import CredentialsSecret
+    from unwind.external.credential_secrets import CredentialsSecret
     from unwind.external.tracked_objects import ExternalTarget
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
@@ -164,7 +164,7 @@ class Chains:
     async def _end(self, external: External, obj: Object) -> End:
         """The connection for an object: with the credentials in its namespace, else with the identity of the
         manager."""
-        secret = await credentials.of_namespace(self._client, external, obj)
+        secret = await credential_secrets.of_namespace(self._client, external, obj)
         return await (self._ends.get_with(external, secret) if secret else self._ends.get(external))
 
     def _context(self, resource: Resource, ref: ObjectRef, obj: Object, *clients: object) -> DeleteContext:

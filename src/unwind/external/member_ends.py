@@ -25,7 +25,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.external import external_deletion
-from unwind.external.credentials import EVERY_NAMESPACE, CredentialsSecret, mapped, member_name
+from unwind.external.credential_secrets import EVERY_NAMESPACE, CredentialsSecret, mapped, member_name
 from unwind.external.external_deletion import Ends
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import CREDENTIALS_PREFIX, EXTERNAL_MEMBER_ANNOTATION, EXTERNAL_NAMESPACES_ANNOTATION
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.external.credentials import CredentialsSecret, mapped, member_name
+from unwind.external.credential_secrets import CredentialsSecret, mapped, member_name
 from unwind.server.manager_names import MANAGER
 
 MEMBER = "cluster.x-k8s.io/Cluster/fleet/prod"
