@@ -24,6 +24,7 @@ from unwind.api.names import MEMO_ANNOTATION, Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
 from unwind.external.azure.arm_responses import ArmReply, displayed_text
+from unwind.external.azure.credentials import identity_of
 from unwind.kube import fencing
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ PUBLIC = "https://management.azure.com"
 # AZURE_CLIENT_ID, AZURE_AUTHORITY_HOST and so on.
 ENDPOINT_VARIABLE = "AZURE_RESOURCE_MANAGER_ENDPOINT"
 AUDIENCE_VARIABLE = "AZURE_RESOURCE_MANAGER_AUDIENCE"
-_IDENTITY = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
 # Timeout for a token and a response together.
 DEADLINE = 60.0
 _PLAIN = "/-._~!$&'()*+,;=:@"
@@ -161,16 +161,13 @@ async def connected(environ: Mapping[str, str] = os.environ) -> AsyncIterator[Ar
 async def connected_with(
     values: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[ArmClient]:
-    """A client with the identity in a Secret: AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, as in a
-    credential Secret of Azure Service Operator. AZURE_SUBSCRIPTION_ID limits it to one subscription. The cloud is the
-    manager's."""
+    """A client with the identity in a Secret (`credentials.identity_of`). AZURE_SUBSCRIPTION_ID limits it to one
+    subscription. The cloud is the manager's."""
     logging.getLogger("azure").setLevel(logging.WARNING)
-    missing = [name for name in _IDENTITY if not values.get(name)]
-    if missing:
-        raise UnwindError(f"the Secret with the Azure credentials has no {' and no '.join(missing)}", remedy="add it")
+    identity = identity_of(values)
     async with session() as shared:
         transport = AioHttpTransport(session=shared, session_owner=False)
-        async with ClientSecretCredential(*(values[name] for name in _IDENTITY), transport=transport) as credential:
+        async with ClientSecretCredential(*identity, transport=transport) as credential:
             yield ArmClient(
                 shared,
                 credential,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.api.names import AZURE_CREDENTIAL_ANNOTATION, AZURE_FINALIZER, Reason
-from unwind.deleters.outcomes import PermanentError
-from unwind.deleters.registration import External, Kinds, NamespaceCredentials
+from unwind.api.names import AZURE_FINALIZER
+from unwind.deleters.registration import External, Kinds
 from unwind.errors import UnwindError
+from unwind.external.azure.credentials import credential_secret
 
 try:
     from unwind.external.azure.api_management_products import product_with_subscriptions
@@ -27,13 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from unwind.deleters.context import End
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
 
 __all__ = ["AZURE", "azure_operator_away", "cancel_subscription", "product_with_subscriptions", "purge_vault"]
-
-# The Secret with the credentials for all objects of its namespace.
-_NAMESPACE_SECRET = "aso-credential"  # noqa: S105 - a name
-_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 @asynccontextmanager
@@ -48,23 +43,6 @@ async def opened_with(values: Mapping[str, str]) -> AsyncIterator[End]:
     """Azure Resource Manager, with the identity in a Secret."""
     async with connected_with(values) as arm:
         yield ArmEnd(arm)
-
-
-def credential_secret(obj: Object) -> NamespaceCredentials:
-    """The Secret with the credentials for an object, in the order of Azure Service Operator: the one that the object
-    names, then `aso-credential`; both in the namespace of the object."""
-    metadata = obj["metadata"]
-    named = (metadata.get("annotations") or {}).get(AZURE_CREDENTIAL_ANNOTATION)
-    if named is None:
-        return NamespaceCredentials(_NAMESPACE_SECRET)
-    if not _SECRET_NAME.fullmatch(named):
-        raise PermanentError(
-            f"invalid {AZURE_CREDENTIAL_ANNOTATION}: {named[:253]!r} is not the name of a Secret in namespace "
-            f"{metadata.get('namespace', '')}",
-            reason=Reason.UNAUTHENTICATED,
-            remedy="correct the annotation",
-        )
-    return NamespaceCredentials(named, required=True)
 
 
 AZURE = External(
