@@ -16,12 +16,13 @@ from unwind.api.meta import ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import SourceKind
 from unwind.api.resources import SECRETS, Resource
-from unwind.companions import flux_reader, helm_release_reader, kubeconfig_clusters
+from unwind.companions import flux_reader, helm_release_drivers, kubeconfig_clusters
 from unwind.companions import flux_rules as rules
 from unwind.companions.companion import DeletedHandle, Handle, HandleEntry
 from unwind.companions.flux_handles import handles_of, is_left, unplaced_handle, why_held
 from unwind.companions.handle_remover import HandleRemover
-from unwind.companions.helm_release_rules import ReleaseName, flux_driver
+from unwind.companions.helm_release_drivers import flux_driver
+from unwind.companions.helm_release_rules import ReleaseName
 from unwind.companions.impersonation import Account, forbidden
 from unwind.companions.kubeconfig_copies import KubeconfigCopies
 from unwind.companions.left_objects import LOOK_AGAIN, OwnRemoval, left_release
@@ -367,7 +368,7 @@ async def _other_driver(member: Member, own: str, loaded: LoadedRelease) -> str:
     """Who drives a release besides the HelmRelease that `driver` calls this."""
     if loaded.driver and loaded.driver != own:
         return loaded.driver
-    found = (await helm_release_reader.driven_on_member(member)).get(loaded.name)
+    found = (await helm_release_drivers.driven_on_member(member)).get(loaded.name)
     return found.name if found else ""
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from unwind.api.policies import SourceKind
-from unwind.companions import helm_release_reader, helm_release_rules
+from unwind.companions import helm_release_drivers, helm_release_reader, helm_release_rules
 from unwind.companions.companion import Handle, HandleEntry
-from unwind.companions.helm_release_reader import Driver, is_release, release_ref
+from unwind.companions.helm_release_drivers import Driver, driven_handle
+from unwind.companions.helm_release_reader import is_release, release_ref
 from unwind.companions.helm_release_remover import ReleaseRemover
 from unwind.companions.helm_release_rules import ReleaseName
 from unwind.concurrency import gather_limited
@@ -109,14 +108,14 @@ class HelmCompanion:
             entries = (HandleEntry(object=helm_release_reader.secret_ref(name, revisions[-1].secret)),)
             why = f"cannot be read: {error}"
             handle = Handle(ref=ref, source=self.source, entries=entries, unknown=why, warnings=(why,))
-            return _driven(handle, driver) if driver else handle
+            return driven_handle(handle, driver) if driver else handle
         if loaded is None:
             return None
         driver = await self.driver_of(target, member, loaded, {name: driver} if driver else {})
         if driver and driver.profile:
             return None
         handle = await helm_release_reader.handle_of(member, loaded, ref)
-        return _driven(handle, driver) if driver else handle
+        return driven_handle(handle, driver) if driver else handle
 
     async def driver_of(
         self, target: ClusterTarget, member: Member, loaded: LoadedRelease, driven: Mapping[ReleaseName, Driver]
@@ -128,22 +127,14 @@ class HelmCompanion:
             return None
         if loaded.profile or loaded.flux is None:
             return Driver(name=loaded.driver, profile=loaded.profile)
-        handles = await helm_release_reader.flux_drivers(
+        handles = await helm_release_drivers.flux_drivers(
             self._management, target, member, loaded.flux, release=loaded.name.name
         )
         return Driver(name=loaded.driver, handles=handles, gone=not handles)
 
     async def driven(self, target: ClusterTarget, member: Member) -> dict[ReleaseName, Driver]:
         """The releases of a cluster that an object of a deployer names, with that object."""
-        found = await helm_release_reader.driven_on_member(member)
+        found = await helm_release_drivers.driven_on_member(member)
         if self._management:
-            found |= await helm_release_reader.driven_from_hub(self._management, target.ref)
+            found |= await helm_release_drivers.driven_from_hub(self._management, target.ref)
         return found
-
-
-def _driven(handle: Handle, driver: Driver) -> Handle:
-    """The handle of a release that another deployer drives."""
-    why = f"{driver.why}, or exclude it with the selector of the source Helm"
-    return msgspec.structs.replace(
-        handle, driven=why, drivers=driver.handles, held=why, warnings=(*handle.warnings, f"it {why}")
-    )

@@ -21,7 +21,7 @@ from unwind.api.caaph import (
 from unwind.api.meta import ref_of
 from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, Finalizer
 from unwind.api.policies import SourceKind
-from unwind.companions import helm_release_proxy_rules, helm_release_reader, helm_release_rules
+from unwind.companions import helm_release_drivers, helm_release_proxy_rules, helm_release_reader, helm_release_rules
 from unwind.companions.companion import DeletedHandle, Handle
 from unwind.companions.handle_remover import HandleRemover
 from unwind.companions.helm_release_rules import ReleaseName
@@ -208,8 +208,8 @@ class HelmReleaseProxies:
         """Who drives a release besides the proxy with this uid. CAAPH itself leaves no mark on it."""
         if loaded.driver:
             return loaded.driver
-        driven = await helm_release_reader.driven_on_member(member)
-        driven |= await helm_release_reader.driven_by_proxies(self._management, target.ref, besides=proxy)
+        driven = await helm_release_drivers.driven_on_member(member)
+        driven |= await helm_release_drivers.driven_by_proxies(self._management, target.ref, besides=proxy)
         found = driven.get(loaded.name)
         return found.name if found else ""
 

@@ -1,24 +1,22 @@
-"""Reads Helm releases from a member: their revisions, objects, what Helm keeps of them, and who drives them."""
+"""Reads Helm releases from a member: their revisions, objects, and what Helm keeps of them.
+
+Who drives them: `helm_release_drivers`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from contextlib import aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.caaph import HELM_RELEASE_PROXIES, HelmReleaseProxy
-from unwind.api.flux import HELM_RELEASES
-from unwind.api.flux import HelmRelease as FluxRelease
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import HELM_KEEP_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, OWNER_LABEL
 from unwind.api.policies import SourceKind
-from unwind.api.resources import NAMESPACES, SECRETS, Resource
-from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.companions import helm_release_proxy_rules, helm_release_rules, kubeconfig_clusters
+from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.companions import helm_release_drivers, helm_release_rules
 from unwind.companions.companion import Handle, HandleEntry
 from unwind.companions.helm_release_rules import ReleaseName, StoredRevision
 from unwind.deploy.helm_install import parts_of
@@ -27,7 +25,6 @@ from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest
 from unwind.kube import decoding
 from unwind.kube.errors import NotFoundError
-from unwind.kube.installed_kinds import is_installed
 from unwind.members import contents
 
 if TYPE_CHECKING:
@@ -36,36 +33,11 @@ if TYPE_CHECKING:
     from unwind.helm.release_secrets import HelmRelease
     from unwind.kube.client import Client, Object
     from unwind.members.member import Member
-    from unwind.members.targets import ClusterTarget
 
 GROUP, KIND = "helm.sh", "Release"
-# The controller of K3s and RKE2, on the member.
-_HELM_CHARTS = Resource("helm.cattle.io", "v1", "helmcharts", "HelmChart")
 _UIDS = uuid.UUID("6e1f0d0c-5e3a-5c56-9d0f-2f4c0c3d5a77")
 _NAMESPACE_CREATORS = ("helm", "caaph")
 _TRIES = 4
-
-
-class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployer that drives a release."""
-
-    name: str
-    """The object that names the release, or the mark on it."""
-    handles: tuple[Handle, ...] = ()
-    """Its objects that exist and deploy on the cluster, of deployers whose handles can be steps."""
-    profile: bool = False
-    """Whether it is a profile of Unwind, which is always a step."""
-    gone: bool = False
-    """Whether only its mark is left."""
-
-    @property
-    def why(self) -> str:
-        """Why the release is left to it, as the rest of a sentence."""
-        if self.gone:
-            return (
-                f"carries the labels of {self.name}, which does not deploy it here; uninstall it with `helm uninstall`"
-            )
-        return f"is driven by {self.name}; remove it there"
 
 
 class LoadedRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,8 +142,8 @@ def _loaded(name: ReleaseName, secrets: Sequence[Object]) -> LoadedRelease:
         manifests=tuple(manifests.values()),
         hooks=tuple(it for it in release_secrets.release_manifests(last.release) if it.hook),
         crds=tuple(release_secrets.crd_manifests(last.release)),
-        driver=helm_release_rules.driver(last.release, labels, documents),
-        flux=helm_release_rules.flux_release(documents),
+        driver=helm_release_drivers.driver(last.release, labels, documents),
+        flux=helm_release_drivers.flux_release(documents),
         profile=bool(labels.get(OWNER_LABEL)),
         cluster_role=helm_release_rules.cluster_role(name.namespace, last.release, documents),
     )
@@ -247,87 +219,3 @@ async def _created_by_helm(member: Member, namespace: str) -> bool:
         return False
     fields: list[dict[str, Any]] = found["metadata"].get("managedFields") or []
     return any(field.get("manager") in _NAMESPACE_CREATORS for field in fields)
-
-
-# Who drives them
-
-
-async def driven_from_hub(client: Client, cluster: ObjectRef) -> dict[ReleaseName, Driver]:
-    """The releases of a cluster that an object of a deployer on the management cluster names, with that object."""
-    found = await driven_by_proxies(client, cluster)
-    if await is_installed(client, CLUSTER_SUMMARIES):
-        for summary in await client.list(CLUSTER_SUMMARIES, namespace=cluster.namespace):
-            if (summary.get("spec") or {}).get("clusterName") != cluster.name:
-                continue
-            for chart in (summary.get("status") or {}).get("helmReleaseSummaries") or ():
-                name = ReleaseName(str(chart.get("releaseNamespace", "")), str(chart.get("releaseName", "")))
-                found[name] = Driver(name=f"ClusterSummary {_named(summary)}", profile=True)
-    return found
-
-
-async def driven_by_proxies(client: Client, cluster: ObjectRef, *, besides: str = "") -> dict[ReleaseName, Driver]:
-    """The releases of a cluster that HelmReleaseProxies name, with these. `besides`: the uid of one that does not
-    count."""
-    found: dict[ReleaseName, Driver] = {}
-    if await is_installed(client, HELM_RELEASE_PROXIES):
-        listed = await client.list(HELM_RELEASE_PROXIES, namespace=cluster.namespace)
-        for proxy in helm_release_proxy_rules.of_cluster(msgspec.convert(listed, list[HelmReleaseProxy]), cluster):
-            if proxy.spec.release_name and proxy.metadata.uid != besides:
-                name = ReleaseName(proxy.spec.namespace or "default", proxy.spec.release_name)
-                ref = ref_of(HELM_RELEASE_PROXIES, proxy.metadata)
-                others = found[name].handles if name in found else ()
-                handle = Handle(ref=ref, source=SourceKind.HELM_RELEASE_PROXY)
-                found[name] = Driver(name=str(ref), handles=(*others, handle))
-    return found
-
-
-async def driven_on_member(member: Member) -> dict[ReleaseName, Driver]:
-    """The releases that an object of a deployer on the member itself names, with that object."""
-    found: dict[ReleaseName, Driver] = {}
-    if any(kind.resource == _HELM_CHARTS for kind in await member.discovery.kinds(anew=True)):
-        for chart in await member.client.list(_HELM_CHARTS):
-            metadata, spec = chart["metadata"], chart.get("spec") or {}
-            name = ReleaseName(str(spec.get("targetNamespace") or metadata["namespace"]), metadata["name"])
-            found[name] = Driver(name=f"HelmChart {_named(chart)}")
-    return found
-
-
-async def flux_drivers(
-    management: Client | None, target: ClusterTarget, member: Member, name: ReleaseName, release: str
-) -> tuple[Handle, ...]:
-    """The HelmReleases of this name that deploy a release on the cluster, as far as that can be read.
-
-    One that cannot be read is none: a release that a policy selects then waits by its name.
-    """
-    found: list[Handle] = []
-    for client in (member.client, management):
-        if client is None or not name.namespace:
-            continue
-        try:
-            if not await is_installed(client, HELM_RELEASES):
-                continue
-            obj = await client.get(HELM_RELEASES, name.name, namespace=name.namespace, type=FluxRelease)
-            on_member = client is member.client
-            here = obj.spec.kube_config is None if on_member else await _deploys_on(client, obj, target, member)
-        except UnwindError:
-            continue
-        if here and (not obj.status.history or any(it.name == release for it in obj.status.history)):
-            ref = ref_of(HELM_RELEASES, obj.metadata)
-            found.append(Handle(ref=ref, source=SourceKind.FLUX, on_member=on_member))
-    return tuple(found)
-
-
-async def _deploys_on(client: Client, obj: FluxRelease, target: ClusterTarget, member: Member) -> bool:
-    """Whether a HelmRelease on the management cluster deploys on a cluster. Raises if that is unknown."""
-    ref = obj.spec.kube_config.secret_ref if obj.spec.kube_config else None
-    if ref is None or not ref.name:
-        return False
-    namespace = obj.metadata.namespace
-    read = partial(client.get, SECRETS, ref.name, namespace=namespace)
-    return await kubeconfig_clusters.is_of_target(
-        target, namespace, ref, read, lambda secret: kubeconfig_clusters.leads_to(secret, ref.key, member)
-    )
-
-
-def _named(obj: Object) -> str:
-    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from unwind.api.unwind import Inventory
-    from unwind.companions.helm_release_reader import Driver, LoadedRelease
+    from unwind.companions.helm_release_drivers import Driver
+    from unwind.companions.helm_release_reader import LoadedRelease
     from unwind.deleters.chain_attempt import Waiting
     from unwind.deleters.registration import Registration
     from unwind.deploy.helm_uninstall import ForeignObject

@@ -1,4 +1,7 @@
-"""Rules for Helm releases on a member: who drives one, what runs the cluster itself, what Helm keeps (pure)."""
+"""Rules for Helm releases on a member: what the cluster itself needs, what Helm keeps, hooks, order, revisions (pure).
+
+Who drives a release: `helm_release_drivers`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from unwind.api.names import (
     HELM_RELEASE_ANNOTATION,
     MANAGED_BY_HELM,
     MANAGED_BY_LABEL,
-    OWNER_LABEL,
 )
 from unwind.api.resources import SECRETS
 
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata
 
 KUBE_SYSTEM = "kube-system"
-FLUX_NAME_LABEL = "helm.toolkit.fluxcd.io/name"
-FLUX_NAMESPACE_LABEL = "helm.toolkit.fluxcd.io/namespace"
-FLEET_BUNDLE_ANNOTATION = "fleet.cattle.io/bundle-id"
-_SVELTOS = "projectsveltos.io/"
 _SECRET_PREFIX = "sh.helm.release.v1."  # noqa: S105 - the prefix of a name
 
 # Why Helm does not delete an object.
@@ -36,43 +34,6 @@ KEPT_BY_POLICY = "Helm keeps it: annotation helm.sh/resource-policy"
 KEPT_CRD = "Helm keeps it: a CRD of the chart's crds directory"
 KEPT_HOOK = "Helm keeps it: a hook is not part of the release"
 KEPT_NAMESPACE = "Helm keeps it: the namespace that it created for the release"
-
-
-# Who drives a release
-
-
-def driver(release: HelmRelease, labels: Mapping[str, str], documents: Iterable[Mapping[str, Any]]) -> str:
-    """The deployer that installs and upgrades a release; empty if there is no trace of one.
-
-    `labels`: of its Secret. `documents`: its objects. Flux and Sveltos label every object before Helm stores it.
-    HelmReleaseProxies leave no trace on the member: whether there is one is known on the management cluster only.
-    """
-    if owner := labels.get(OWNER_LABEL):
-        return f"a profile of Unwind (owner {owner})"
-    if bundle := (release.chart.metadata.annotations or {}).get(FLEET_BUNDLE_ANNOTATION):
-        return f"Fleet bundle {bundle}"
-    for document in documents:
-        metadata = document.get("metadata") or {}
-        marks: dict[str, Any] = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
-        if name := marks.get(FLUX_NAME_LABEL):
-            return flux_driver(marks.get(FLUX_NAMESPACE_LABEL, ""), name)
-        if any(key.startswith(_SVELTOS) for key in marks):
-            return "Sveltos"
-    return ""
-
-
-def flux_driver(namespace: str, name: str) -> str:
-    """What `driver` says for a release that this HelmRelease of Flux installs."""
-    return f"Flux HelmRelease {namespace}/{name}" if namespace else f"Flux HelmRelease {name}"
-
-
-def flux_release(documents: Iterable[Mapping[str, Any]]) -> ReleaseName | None:
-    """The HelmRelease of Flux that the labels of a release's objects name; None if they name none."""
-    for document in documents:
-        labels = (document.get("metadata") or {}).get("labels") or {}
-        if labels.get(FLUX_NAME_LABEL):
-            return ReleaseName(str(labels.get(FLUX_NAMESPACE_LABEL) or ""), str(labels[FLUX_NAME_LABEL]))
-    return None
 
 
 # What the cluster itself needs

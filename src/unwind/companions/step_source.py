@@ -12,6 +12,7 @@ from unwind.api.unwind import Effort
 from unwind.companions import snapshots
 from unwind.companions.companion import step_name
 from unwind.companions.handle_kinds import count_handles
+from unwind.companions.helm_release_drivers import without_driven
 from unwind.errors import UnwindError
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError, UnreachableError
@@ -235,19 +236,6 @@ def mentioned(handles: Iterable[Handle], is_mentioned: Callable[[Handle], bool])
     found = [handle for handle in handles if is_mentioned(handle)]
     between = without(needs, {it.step for it in handles} - {it.step for it in found})
     return [msgspec.structs.replace(it, depends_on=tuple(sorted(between[it.step]))) for it in found]
-
-
-def without_driven(handles: Iterable[Handle], decisions: HandleDecisions) -> list[Handle]:
-    """These handles without those that another deployer drives (pure).
-
-    One that a policy mentions is among them all the same, unless its driver is a step of the cluster or left: then
-    nothing would remove it.
-    """
-    return [
-        it
-        for it in handles
-        if not it.driven or (decisions.decide(it) and not any(decisions.decide(driver) for driver in it.drivers))
-    ]
 
 
 def step_of(handle: Handle, decision: HandleDecision | None, *, objects: int | None = None) -> SourceStep:

@@ -17,6 +17,7 @@ from unwind.api.resources import SECRETS
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.companions import snapshots
 from unwind.companions.companion import Handle
+from unwind.companions.helm_release_drivers import without_driven
 from unwind.companions.step_source import (
     NOT_SELECTED,
     HandleDecisions,
@@ -27,7 +28,6 @@ from unwind.companions.step_source import (
     step_of,
     unplaced_warnings,
     warnings_of,
-    without_driven,
 )
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError

@@ -15,9 +15,10 @@ from unwind.api.unwind import Effort, Gate
 from unwind.companions import flux_rules, policy_deadline, policy_merge
 from unwind.companions.companion import Handle
 from unwind.companions.handle_kinds import HANDLES, HandleKind, HandleObject
+from unwind.companions.helm_release_drivers import without_driven
 from unwind.companions.policy_merge import Selection
 from unwind.companions.policy_reader import ClusterPolicies, read_policies
-from unwind.companions.step_source import held_by, left_message, unplaced_warnings, without_driven
+from unwind.companions.step_source import held_by, left_message, unplaced_warnings
 from unwind.concurrency import gather_limited
 from unwind.drain import rules
 from unwind.errors import UnwindError

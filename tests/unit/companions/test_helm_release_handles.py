@@ -11,7 +11,7 @@ import pytest
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.companions import helm_release_proxies, helm_release_reader
+from unwind.companions import helm_release_drivers, helm_release_proxies, helm_release_reader
 from unwind.companions.helm_release_handles import HelmCompanion
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_release_reader import LoadedRelease
@@ -55,7 +55,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_installed(client: Any, resource: Resource) -> bool:
         return resource in client._objects
 
-    for module in (helm_release_reader, helm_release_proxies):
+    for module in (helm_release_drivers, helm_release_proxies):
         monkeypatch.setattr(module, "is_installed", is_installed)
 
 
@@ -85,9 +85,9 @@ def stored(monkeypatch: pytest.MonkeyPatch, *names: str, needed: str = "") -> No
 
 async def undriven(hub: Mapping[Resource, Sequence[Object]], on_member: Sequence[Object] | None = None) -> list[str]:
     """The releases that no other deployer drives. `on_member`: the HelmCharts of K3s; None without K3s."""
-    kinds = [] if on_member is None else [SimpleNamespace(resource=helm_release_reader._HELM_CHARTS)]
+    kinds = [] if on_member is None else [SimpleNamespace(resource=helm_release_drivers._HELM_CHARTS)]
     member: Any = SimpleNamespace(
-        client=Server({helm_release_reader._HELM_CHARTS: on_member or []}),
+        client=Server({helm_release_drivers._HELM_CHARTS: on_member or []}),
         discovery=SimpleNamespace(kinds=AsyncMock(return_value=kinds)),
     )
     companion = HelmCompanion(cast("Any", Server(hub)), None, named=AsyncMock(return_value=False))

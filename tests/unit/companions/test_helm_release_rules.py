@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import AsyncMock
+from typing import Any
 
 import msgspec
 import pytest
 
-from unwind.api.flux import HelmRelease as FluxRelease
-from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
-from unwind.companions import helm_release_reader, helm_release_rules
+from unwind.api.names import DEPENDS_ON_ANNOTATION
+from unwind.companions import helm_release_rules
 from unwind.companions.helm_release_rules import ReleaseName, StoredRevision
 from unwind.helm import release_secrets
 from unwind.helm.release_secrets import ChartManifest, ChartMetadata, HelmRelease, ReleasedChart
@@ -24,38 +21,6 @@ def _release(chart: str = "web", **annotations: str) -> HelmRelease:
 
 def _chart(annotations: dict[str, str]) -> HelmRelease:
     return HelmRelease(name="db", chart=ReleasedChart(ChartMetadata(name="web", annotations=annotations)))
-
-
-@pytest.mark.parametrize(
-    ("labels", "annotations", "document", "driver"),
-    [
-        ({}, {}, {"kind": "ConfigMap", "metadata": {"labels": {"app": "db"}}}, ""),
-        ({}, {}, {"kind": "ConfigMap"}, ""),
-        ({OWNER_LABEL: "u"}, {}, {}, "a profile of Unwind (owner u)"),
-        ({}, {"fleet.cattle.io/bundle-id": "apps"}, {}, "Fleet bundle apps"),
-        ({}, {}, {"metadata": {"labels": {"helm.toolkit.fluxcd.io/name": "x"}}}, "Flux HelmRelease x"),
-        (
-            {},
-            {},
-            {"metadata": {"labels": {"helm.toolkit.fluxcd.io/name": "x", "helm.toolkit.fluxcd.io/namespace": "a"}}},
-            "Flux HelmRelease a/x",
-        ),
-        ({}, {}, {"metadata": {"labels": {"projectsveltos.io/reason": "Helm"}}}, "Sveltos"),
-        ({}, {}, {"metadata": {"annotations": {"projectsveltos.io/owner-name": "p"}}}, "Sveltos"),
-    ],
-)
-def test_who_drives_a_release(
-    labels: dict[str, str], annotations: dict[str, str], document: dict[str, Any], driver: str
-) -> None:
-    assert helm_release_rules.driver(_chart(annotations), labels, [document]) == driver
-
-
-def test_the_labels_of_flux_on_its_objects_name_the_helm_release_of_a_release() -> None:
-    labels = {"helm.toolkit.fluxcd.io/name": "db", "helm.toolkit.fluxcd.io/namespace": "shop"}
-    documents: list[dict[str, Any]] = [{"kind": "ConfigMap"}, {"metadata": {"labels": labels}}]
-    assert helm_release_rules.flux_release(documents) == ReleaseName("shop", "db")
-    assert helm_release_rules.driver(_release(), {}, documents) == "Flux HelmRelease shop/db"
-    assert helm_release_rules.flux_release([{"metadata": {"labels": {"app": "db"}}}]) is None
 
 
 def _workload(kind: str, **pod: Any) -> dict[str, Any]:
@@ -183,16 +148,3 @@ def test_hooks_with_the_rights_of_unwind_and_disabled_hooks_are_left_to_a_person
     assert "ClusterRoleBinding all" in reaching
     assert "helm uninstall --no-hooks" in helm_release_rules.why_not_uninstalled(name, [], disabled=True)
     assert helm_release_rules.why_not_uninstalled(name, [], disabled=False) == ""
-
-
-@pytest.mark.parametrize(("history", "drives"), [([], True), ([{"name": "db"}], True), ([{"name": "other"}], False)])
-async def test_a_helm_release_of_flux_on_the_member_drives_only_releases_that_it_has_deployed(
-    monkeypatch: pytest.MonkeyPatch, history: list[dict[str, str]], drives: bool
-) -> None:
-    body = {"metadata": {"namespace": "shop", "name": "db", "uid": "u"}, "status": {"history": history}}
-    found = msgspec.convert(body, FluxRelease)
-    monkeypatch.setattr(helm_release_reader, "is_installed", AsyncMock(return_value=True))
-    member: Any = SimpleNamespace(client=SimpleNamespace(get=AsyncMock(return_value=found)))
-    labelled, none = ReleaseName("shop", "db"), cast("Any", None)
-    handles = await helm_release_reader.flux_drivers(None, none, member, labelled, release="db")
-    assert [(handle.step, handle.on_member) for handle in handles] == ([("HelmRelease/shop/db", True)] * drives)

@@ -10,7 +10,7 @@ import pytest
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Reason
-from unwind.companions import helm_release_reader
+from unwind.companions import helm_release_drivers, helm_release_reader
 from unwind.companions.flux import FluxCompanion
 from unwind.companions.helm_release_proxies import HelmReleaseProxies
 from unwind.companions.helm_release_reader import LoadedRelease
@@ -63,7 +63,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def member(charts: Sequence[Object] = ()) -> Any:
     """A member of K3s with these HelmCharts."""
-    kind = cast("Any", SimpleNamespace(resource=helm_release_reader._HELM_CHARTS))
+    kind = cast("Any", SimpleNamespace(resource=helm_release_drivers._HELM_CHARTS))
     return SimpleNamespace(
         discovery=SimpleNamespace(kinds=AsyncMock(return_value=[kind])),
         client=SimpleNamespace(list=AsyncMock(return_value=list(charts))),
@@ -72,7 +72,7 @@ def member(charts: Sequence[Object] = ()) -> Any:
 
 def once(monkeypatch: pytest.MonkeyPatch, *proxies: Object) -> HelmReleaseProxies:
     """CAAPH, with these proxies on the management cluster."""
-    monkeypatch.setattr(helm_release_reader, "is_installed", AsyncMock(return_value=True))
+    monkeypatch.setattr(helm_release_drivers, "is_installed", AsyncMock(return_value=True))
     return HelmReleaseProxies(cast("Any", SimpleNamespace(list=AsyncMock(return_value=list(proxies)))), HELM)
 
 
