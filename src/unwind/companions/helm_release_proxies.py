@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.caaph import (
-    HELM_CHART_PROXIES,
-    HELM_RELEASE_PROXIES,
-    HelmChartProxy,
-    HelmReleaseProxy,
-    ReconcileStrategy,
-)
+from unwind.api.caaph import HELM_CHART_PROXIES, HELM_RELEASE_PROXIES, HelmChartProxy, HelmReleaseProxy
 from unwind.api.meta import ref_of
 from unwind.api.names import HELM_RELEASE_ANNOTATION, MANAGED_BY_HELM, MANAGED_BY_LABEL, Finalizer
 from unwind.api.policies import SourceKind
@@ -195,10 +189,10 @@ class HelmReleaseProxies:
     async def own_removal(
         self, handle: Object, target: ClusterTarget, member: Member, left: Sequence[Content]
     ) -> OwnRemoval | None:
-        """CAAPH leaves a release with reconcileStrategy InstallOnce behind."""
+        """The uninstall of a release that CAAPH leaves behind (InstallOnce); None for others."""
         del left
         proxy = msgspec.convert(handle, HelmReleaseProxy)
-        if helm_release_proxy_rules.strategy(proxy) is not ReconcileStrategy.INSTALL_ONCE:
+        if not helm_release_proxy_rules.uninstalled_by_unwind(proxy):
             return None
         other = partial(self._other_driver, target, member, proxy.metadata.uid)
         disabled = proxy.spec.options.disable_hooks

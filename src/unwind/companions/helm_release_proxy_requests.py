@@ -8,7 +8,6 @@ import msgspec
 
 from unwind.api import capi
 from unwind.api.caaph import HELM_CHART_PROXIES, HELM_CHART_PROXY_LABEL, HELM_RELEASE_PROXIES, HelmReleaseProxy
-from unwind.api.caaph import ReconcileStrategy as Strategy
 from unwind.api.meta import LabelSelector, ObjectMeta, ref_of
 from unwind.companions import helm_release_proxy_rules, snapshots
 from unwind.companions.handle_scopes import HandleScope, ScopedHandle, check_same
@@ -123,7 +122,7 @@ def refused_proxies(proxy: HelmReleaseProxy, handle: Handle, others: Iterable[Ha
     found = []
     if held := helm_release_proxy_rules.why_held(proxy):
         found.append(Told(handle.ref, held))
-    elif helm_release_proxy_rules.strategy(proxy) is Strategy.INSTALL_ONCE:
+    elif helm_release_proxy_rules.uninstalled_by_unwind(proxy):
         found.append(
             Told(
                 handle.ref,

@@ -36,6 +36,12 @@ def strategy(proxy: HelmReleaseProxy) -> ReconcileStrategy | Unknown:
     return ReconcileStrategy.read(word) if word else ReconcileStrategy.CONTINUOUS
 
 
+def uninstalled_by_unwind(proxy: HelmReleaseProxy) -> bool:
+    """Whether the teardown of its cluster uninstalls its release with Helm, because CAAPH leaves it behind
+    (InstallOnce). If only the proxy is deleted, the release stays."""
+    return strategy(proxy) is ReconcileStrategy.INSTALL_ONCE
+
+
 def of_cluster(proxies: Iterable[HelmReleaseProxy], cluster: ObjectRef) -> list[HelmReleaseProxy]:
     """The proxies whose release is on a cluster: those that CAAPH itself would act on there. Labels do not count."""
     return [
@@ -96,7 +102,7 @@ def why_held(proxy: HelmReleaseProxy) -> str:
         )
     if PAUSED_ANNOTATION in proxy.metadata.annotations:
         return f"is paused (annotation {PAUSED_ANNOTATION}): CAAPH would not uninstall its release; unpause it"
-    if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
+    if uninstalled_by_unwind(proxy):
         return (
             ""
             if installed(proxy)
@@ -148,7 +154,7 @@ def why_unknown(proxy: HelmReleaseProxy) -> str:
 
 def warnings(proxy: HelmReleaseProxy, *, found: bool) -> Iterator[str]:
     """Warnings of the plan. `found`: whether its release is on the cluster."""
-    if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
+    if uninstalled_by_unwind(proxy):
         yield "has reconcileStrategy InstallOnce: CAAPH would not uninstall its release, so Unwind does, with Helm"
     if not found and (reason := why_unknown(proxy)):
         yield reason
@@ -161,7 +167,7 @@ def warnings(proxy: HelmReleaseProxy, *, found: bool) -> Iterator[str]:
 
 def why_leaked(proxy: HelmReleaseProxy) -> str:
     """Why CAAPH would not uninstall its release if a proxy were deleted as it is; empty if it would."""
-    if strategy(proxy) is ReconcileStrategy.INSTALL_ONCE:
+    if uninstalled_by_unwind(proxy):
         return (
             "would be left behind: CAAPH does not uninstall a release with reconcileStrategy InstallOnce; set it to"
             " Continuous first"

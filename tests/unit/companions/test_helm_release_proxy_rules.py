@@ -83,6 +83,15 @@ def test_a_proxy_without_chart_has_no_order_of_its_own() -> None:
     assert helm_release_proxy_rules.dependencies([proxy("web")], {}) == {"uid-web": ()}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "by_unwind"), [("", False), ("Continuous", False), ("InstallOnce", True), ("Sometimes", False)]
+)
+def test_unwind_uninstalls_only_what_caaph_installs_once(strategy: str, by_unwind: bool) -> None:
+    given = proxy(spec={"reconcileStrategy": strategy})
+    assert helm_release_proxy_rules.uninstalled_by_unwind(given) == by_unwind
+    assert bool(helm_release_proxy_rules.why_leaked(given)) == by_unwind
+
+
 @pytest.mark.parametrize("strategy", ["", "Continuous", "InstallOnce"])
 def test_an_installed_proxy_with_a_known_strategy_is_not_held(strategy: str) -> None:
     assert helm_release_proxy_rules.why_held(proxy(spec={"reconcileStrategy": strategy})) == ""
