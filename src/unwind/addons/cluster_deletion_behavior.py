@@ -1,6 +1,7 @@
 """What clusterDeletionBehavior means for the add-ons of a cluster that is deleted: leave, try or enforce (pure).
 
-Of a Cluster of Cluster API: a SveltosCluster that is deleted is merely no longer managed (`stop_matching_behavior`).
+Only of a Cluster of Cluster API. The deletion of a SveltosCluster is decided in `addons/stop_matching_behavior.py`
+(`manner_of`): the cluster is merely no longer managed, and its add-ons stay.
 """
 
 from __future__ import annotations

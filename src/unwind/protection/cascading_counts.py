@@ -1,7 +1,8 @@
 """What the value `Cascading` of the label counts in an object: its dependents, by one of its fields (pure).
 
-Each count is evaluated in Python, for the webhook and the removals, and in CEL, by the admission policies. What is
-counted elsewhere in the cluster, for Namespaces and CRDs: `namespace_cache`, `contents_reader`.
+Each count is evaluated in Python, for the webhook and the removals, and in CEL, by the admission policies. What it
+counts in Namespaces and CRDs is in `rules`: `Contents`, and `with_contents`, which decides. `namespace_cache` and
+`contents_reader` count it.
 """
 
 from __future__ import annotations

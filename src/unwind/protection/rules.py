@@ -1,4 +1,8 @@
-"""The rules of deletion protection: whether an object may be deleted (pure)."""
+"""The rules of deletion protection: whether an object may be deleted (pure).
+
+`by_itself` decides by the object alone, with what `Cascading` counts in its fields (`cascading_counts`). For Namespaces
+and CRDs, `with_contents` decides by what is in them (`Contents`): `contents_reader` and `namespace_cache` count it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a namespace or CRD."""
+    """The contents of a namespace or CRD: what `Cascading` counts in it, and what is protected in it whatever its own
+    label says."""
 
     pods: int = 0
     """Active Pods: neither finished nor terminating."""
