@@ -162,7 +162,11 @@ async def test_an_enforced_handle_that_has_deployed_something_at_an_address_of_n
     await it.management.create_namespace(elsewhere)
     await _secret(it, "internal", "https://internal.example.dev:6443")
     await _secret(it, "internal", "https://internal.example.dev:6443", elsewhere)
-    await _secret(it, "proxied", proxy="http://proxy.example.dev:3128")
+    # An address of its own: Clusters of other tests lead to the same member.
+    host = f"{it.namespace}.example.dev"
+    endpoint = {"spec": {"controlPlaneEndpoint": {"host": host, "port": 6443}}}
+    await it.client.patch(CLUSTERS, it.name, endpoint, namespace=it.namespace)
+    await _secret(it, "proxied", f"https://{host}:6443", proxy="http://proxy.example.dev:3128")
     for name, namespace, secret in (
         ("near", it.namespace, "internal"),
         ("new", it.namespace, "internal"),
