@@ -73,7 +73,7 @@ class LiveTeardowns:
             group.create_task(self._read_labels())
 
     async def _read_labels(self) -> None:
-        """List the clusters when there are Teardowns of clusters that are not known: at the beginning, and later."""
+        """List the clusters at the beginning, and when there are new Teardowns."""
         while True:
             await self._unlabelled.wait()
             self._unlabelled.clear()
@@ -106,8 +106,8 @@ class LiveTeardowns:
 
     def _changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old
-        if it and it.spec.target.uid not in self._labels:
-            self._unlabelled.set()
+        if it and (change.old is None or it.spec.target.uid not in self._labels):
+            self._unlabelled.set()  # its cluster may have got labels since it was listed
         self._wake(it.metadata.name if it else "")
 
     def _troubled(self, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import aclosing
 from pathlib import Path
@@ -9,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.eventually import eventually
 from tests.unit.dashboard.test_pages import teardown
+from unwind.api.capi import CLUSTERS
+from unwind.dashboard import live as live_module
 from unwind.dashboard import server
 from unwind.dashboard.guard import Sessions
 from unwind.dashboard.live import LiveTeardowns
 from unwind.dashboard.server import Dashboard
 from unwind.kube.client import Client
+from unwind.kube.decoding import Metadata
 from unwind.kube.kubeconfig import ClusterConnection
+from unwind.members import contents
+from unwind.members.contents import Content
 from unwind.members.members import Members
 from unwind.why.answers import Kubectl
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from unwind.api.resources import Resource
     from unwind.api.unwind import Teardown
 
 
@@ -44,6 +52,29 @@ class Known(LiveTeardowns):
     def put(self, *items: Teardown) -> None:
         self.known |= {item.metadata.name: item for item in items}
         self._wake()
+
+
+async def test_labels_that_a_cluster_got_after_it_was_listed_are_read_when_its_deletion_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_module, "_PAUSE", 0.0)
+    monkeypatch.setattr(live_module, "_LABELLED", (CLUSTERS,))
+    live = LiveTeardowns(Client(ClusterConnection(server="http://127.0.0.1:1")))
+    before, after = teardown("before"), teardown("after", text="Cluster fleet/after", version="2")
+    uid = after.spec.target.uid
+    labels: dict[str, str] = {}
+
+    async def of_kind(client: Client, resource: Resource) -> list[Content]:
+        return [Content(resource, Metadata(name="after", uid=uid, resource_version="1", labels=dict(labels)))]
+
+    monkeypatch.setattr(contents, "of_kind", of_kind)
+    live._informer._tell(live._informer.store.put(before))
+    reading = asyncio.create_task(live._read_labels())
+    await eventually(lambda: uid in live.labels, "the first list")
+    labels["env"] = "prod"
+    live._informer._tell(live._informer.store.put(after))
+    await eventually(lambda: live.labels[uid] == {"env": "prod"}, "its labels", within=5.0)
+    reading.cancel()
 
 
 def event(raw: bytes) -> tuple[str, Any]:
