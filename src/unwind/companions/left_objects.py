@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from unwind.removal.helm_release_removal import HasASay
 
     OtherDriver = Callable[[LoadedRelease], Awaitable[str]]
-    """Who drives a release besides the deployer that leaves it; empty if nobody does."""
+    """Who drives a release besides the deployer that leaves it; empty if there is none."""
 
 # Nothing reports when a person uninstalls a release, or corrects a policy.
 LOOK_AGAIN = 30.0

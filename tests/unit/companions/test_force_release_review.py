@@ -48,7 +48,7 @@ class Server:
 
 @pytest.mark.parametrize("uid", ["1", "2"], ids=["the policy", "created again"])
 async def test_a_release_needs_the_right_to_update_the_policy_of_this_name(uid: str) -> None:
-    """`kubectl replace --force`, and GitOps that applies with force, create a policy again: nobody gave its veto up."""
+    """`kubectl replace --force`, and GitOps that applies with force, create a policy again: its veto stays."""
     server = Server(uid, allowed="kim")
     review = ReleaseReview(cast("Any", server))
     assert await review(TEARDOWN, {FORCE_RELEASE_BY_ANNOTATION: "jane"}) is False
